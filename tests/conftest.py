@@ -9,11 +9,9 @@ import shutil
 import signal
 import tarfile
 import threading
-from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,7 +35,7 @@ MEASURING = (
 """Tests that measure what real time takes, which a machine that others use too may disturb."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.relative_to(config.rootpath).as_posix().startswith(MEASURING):
             item.add_marker(pytest.mark.measuring)
@@ -50,13 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Have collections of garbage pass over what the imported libraries made, as it stays."""
     gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+def pytest_runtest_protocol(item, nextitem):
     """Have the collections of a module's tests pass over what earlier modules left behind.
 
     Fixtures of a test are gone here, and not before: cycles among them could not be collected once
@@ -76,30 +74,30 @@ HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
 
 
 @cache
-def _photo(name: str) -> Image.Image:
+def _photo(name):
     with (files("skimage") / "data" / name).open("rb") as file:
         return Image.open(file).convert("RGB")
 
 
-def _crop(name: str = "chelsea.png", size: tuple[int, int] = (48, 32), left: int = 90) -> Any:
+def _crop(name="chelsea.png", size=(48, 32), left=90):
     """A crop of a photograph; `size` is (width, height)."""
     return _photo(name).crop((left, 60, left + 4 * size[0], 60 + 4 * size[1])).resize(size)
 
 
-def _encode(image: Any = None, kind: str = "JPEG", **save: Any) -> bytes:
+def _encode(image=None, kind="JPEG", **save):
     """An image (by default a crop of a photograph) in the form of a file."""
     buffer = io.BytesIO()
     (_crop() if image is None else image).save(buffer, kind, **save)
     return buffer.getvalue()
 
 
-def _jpeg(number: int) -> bytes:
+def _jpeg(number):
     """The photograph of sample `number`: its size and its crop tell it from its neighbours."""
     name = ("chelsea.png", "coffee.png", "rocket.jpg")[number % 3]
     return _encode(_crop(name, (40 + number % 7, 30 + number % 5), 50 + number), quality=80)
 
 
-def _make_folder(root: Path, samples: int = 8) -> Path:
+def _make_folder(root, samples=8):
     """Images `NNN.jpg`, each with a caption `NNN.txt`."""
     root.mkdir(parents=True, exist_ok=True)
     for number in range(samples):
@@ -108,7 +106,7 @@ def _make_folder(root: Path, samples: int = 8) -> Path:
     return root
 
 
-def _make_broken(root: Path) -> dict[str, str]:
+def _make_broken(root):
     """Four images that cannot be used; the reason that a person would be given for each."""
     whole = _jpeg(0)
     broken = {
@@ -122,7 +120,7 @@ def _make_broken(root: Path) -> dict[str, str]:
     return {name: reason for name, (_, reason) in broken.items()}
 
 
-def _make_llava(root: Path, records: Iterable[Any], name: str = "data.json") -> Path:
+def _make_llava(root, records, name="data.json"):
     """An annotation file, and the images that its records name and that are not there yet."""
     records = list(records)
     for record in records:
@@ -141,9 +139,7 @@ def _make_llava(root: Path, records: Iterable[Any], name: str = "data.json") -> 
     return root / name
 
 
-def _make_tar(
-    path: Path, members: Iterable[tuple[str, bytes]], format: int = tarfile.USTAR_FORMAT
-) -> Path:
+def _make_tar(path, members, format=tarfile.USTAR_FORMAT):
     """A tar as Python writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=format) as tar:
@@ -154,7 +150,7 @@ def _make_tar(
     return path
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
+def _contents(folder):
     """Every file below a folder."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -163,7 +159,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _members(folder: Path) -> dict[str, dict[str, bytes]]:
+def _members(folder):
     """Members of every sample of a folder of tars by key and extension, as Python reads them."""
     samples: dict[str, dict[str, bytes]] = {}
     for path in sorted(folder.glob("*.tar")):
@@ -174,11 +170,11 @@ def _members(folder: Path) -> dict[str, dict[str, bytes]]:
     return samples
 
 
-def _rejects(out: Path) -> list[dict[str, str]]:
+def _rejects(out):
     return [json.loads(line) for line in (out / "rejects.jsonl").read_text("utf-8").splitlines()]
 
 
-def _as_fixture(function: Callable[..., Any], name: str) -> Any:
+def _as_fixture(function, name):
     return pytest.fixture(lambda: function, scope="session", name=name)
 
 
@@ -195,7 +191,7 @@ rejects = _as_fixture(_rejects, "rejects")
 
 
 @pytest.fixture
-def kernel_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
+def kernel_loader(monkeypatch):
     """The loader of the kernel that writes pixels, of a process that has written none."""
     from datapipe.decode import normalize
     from datapipe.late_module import LateModule
@@ -206,7 +202,7 @@ def kernel_loader(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(params=["torch", "kernel"])
-def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
+def kernel(request, kernel_loader):
     """Both ways of writing pixels, whatever the tests before have loaded."""
     if request.param == "kernel":
         kernel_loader.load()
@@ -214,31 +210,31 @@ def kernel(request: pytest.FixtureRequest, kernel_loader: Any) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def full_disk(monkeypatch):
     """Every disk has 10 KB free."""
     usage = shutil.disk_usage("/")._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
 
 @pytest.fixture
-def deny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+def deny(monkeypatch, tmp_path):
     """A function that lets nothing be made in a folder, not even by root; `cache/` is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def denied(folder: Path, code: int = errno.EROFS) -> None:
+    def denied(folder, code=errno.EROFS):
         mkdir, access = os.mkdir, os.access
 
-        def make(path: Any, *args: Any, **options: Any) -> None:
+        def make(path, *args, **options):
             if Path(path).parent == folder:
                 raise OSError(code, os.strerror(code))
             mkdir(path, *args, **options)
 
-        def may(path: Any, mode: int, **options: Any) -> bool:
+        def may(path, mode, **options):
             writes = mode & os.W_OK and Path(path).absolute() == folder
             return access(path, mode, **options) and not writes
 

@@ -14,7 +14,7 @@ def test_every_thread_works_alone_and_the_default_stays():
         with single_threads(3, "alone") as pool:
             together = threading.Barrier(3)
 
-            def ask() -> int:
+            def ask():
                 together.wait()  # so that each thread answers once
                 return torch.get_num_threads()
 

@@ -8,7 +8,6 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -49,7 +48,7 @@ JUDGED_LATER = {
 OF_TIME = {"budget", "seconds", "step_time"}
 
 
-def wrong_values() -> list[Any]:
+def wrong_values():
     """Values of many types, made anew, as a call may use up or change what it is given."""
     return [
         *(None, True, 0, -1, 10**6, 10**30, -(10**30), 1.5, float("nan"), float("inf"), 1j),
@@ -67,8 +66,8 @@ class Timeout(BaseException):
 
 
 @contextmanager
-def limit(seconds: int) -> Iterator[None]:
-    def ring(*_: object) -> None:
+def limit(seconds):
+    def ring(*_):
         raise Timeout
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -80,7 +79,7 @@ def limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def public() -> dict[str, Callable[..., Any]]:
+def public():
     """Callables by name: what `datapipe` exports with its methods, and what docs name beside it."""
     found: dict[str, Any] = {}
     for name in datapipe.__all__:
@@ -106,7 +105,7 @@ def public() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def arguments(function: Callable[..., Any]) -> list[str]:
+def arguments(function):
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind not in kinds and p.name != "self"]
@@ -116,7 +115,7 @@ CASES = [(name, argument) for name, thing in public().items() for argument in ar
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def shards(tmp_path_factory, make_folder):
     out = tmp_path_factory.mktemp("wrong") / "shards"
     datapipe.pack_dataset(make_folder(out.parent / "raw"), out, workers=1)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -130,11 +129,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
 
 
 @cache
-def state_of(shards: Path) -> dict[str, Any]:
+def state_of(shards):
     return datapipe.make_loader(shards, batch_size=2, epochs=None, num_workers=0).state_dict()
 
 
-def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
+def given_for(name, shards, where):
     """Arguments of a call that is right; those of `make_loader` and of a tokenizer are small."""
     if name == "check_model":
         from .models.checkpoints import CASES
@@ -145,7 +144,7 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
     vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
     pixels = torch.zeros((2, 3, 8, 8), dtype=torch.uint8)
 
-    def make(**options: Any) -> datapipe.Loader:
+    def make(**options):
         options = {"num_workers": 0, "prefetch_factor": None} | options
         return datapipe.make_loader(shards, batch_size=2, epochs=None, **options)
 
@@ -197,7 +196,7 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
     }.get(name, {})
 
 
-def use(name: str, made: Any) -> None:
+def use(name, made):
     """Take from a loader what comes first: what was not refused has to work."""
     if name == "make_loader":
         with made:
@@ -219,7 +218,7 @@ def test_a_wrong_value_is_refused_by_name_or_works(name, argument, shards, tmp_p
     assert not faults, "\n".join(faults)
 
 
-def chosen(name: str, argument: str) -> list[int]:
+def chosen(name, argument):
     """The wrong values that a run tries, by number."""
     values = wrong_values()
     numbers = [
@@ -234,7 +233,7 @@ def chosen(name: str, argument: str) -> list[int]:
     return [numbers[(start + number) % len(numbers)] for number in range(TRIED)]
 
 
-def try_value(name: str, argument: str, value: Any, shards: Path, where: Path) -> str | None:
+def try_value(name, argument, value, shards, where):
     """What is wrong with how a value is met; None if nothing is."""
     where.mkdir()
     given = given_for(name, shards, where)

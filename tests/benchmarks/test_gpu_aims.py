@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from benchmarks.gpu.aims import Bar
 from benchmarks.gpu.decoders import Entry
 
 
-def result(name: str, *rates: float) -> Result:
+def result(name, *rates):
     return Result(name=name, note="", runs=[Run(samples=int(rate), seconds=1) for rate in rates])
 
 
@@ -117,10 +116,10 @@ def test_a_ladder_counts_rounds_that_all_rungs_have():
 
 
 def test_checks_tell_failures_from_what_is_absent():
-    def absent() -> str:
+    def absent():
         raise Absent("not installed")
 
-    def fails() -> str:
+    def fails():
         raise AttributeError("module has no attribute")
 
     assert smoke.verdict(lambda: "fine") == {"state": "ok", "said": "fine"}
@@ -130,17 +129,17 @@ def test_checks_tell_failures_from_what_is_absent():
 
 def test_a_decoder_that_fails_has_no_latency():
     class Slow:
-        def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[int]:
+        def decode(self, batches):
             yield from map(len, batches)
 
-        def close(self) -> None:
+        def close(self):
             closed.append(self)
 
-    def absent() -> Slow:
+    def absent():
         raise Absent("not here")
 
     class Broken(Slow):
-        def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[int]:
+        def decode(self, batches):
             raise RuntimeError("no driver")
 
     closed: list[Slow] = []

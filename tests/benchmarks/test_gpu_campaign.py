@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks/gpu_campaign.sh"
 
 
-def call(*arguments: Any) -> subprocess.CompletedProcess[str]:
+def call(*arguments):
     return subprocess.run(
         [SCRIPT, *map(str, arguments)],
         capture_output=True,
@@ -26,7 +25,7 @@ def call(*arguments: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def load(folder: Path, name: str) -> Any:
+def load(folder, name):
     return json.loads((folder / f"{name}.json").read_text())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ SAMPLES = 3000
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     """Make all datasets in a folder of the tests."""
     folder = tmp_path_factory.mktemp("mixtures")
     patch = pytest.MonkeyPatch()
@@ -94,7 +93,7 @@ def test_fill_and_imbalance_are_those_of_packs():
     assert 0 <= found["images"] < 0.5
 
 
-def steps(folder: Path):
+def steps(folder):
     """Plan packs of four ranks."""
     spec = text_spec()
     loader = datapipe.make_loader(folder, text=spec, pack=8192, rank=0, world_size=4)

@@ -18,14 +18,13 @@ from benchmarks.ranks.packs import (
     steps_of,
     terms,
 )
-from datapipe.plan import Units
 
 CAPACITY, RANKS = 2048, 4
 COST = Cost(2e-4, 5e-8, 8e-3)
 
 
 @pytest.fixture(scope="module")
-def ways() -> dict[str, Units]:
+def ways():
     sizes = draw(6000, CAPACITY, 16)
     return {
         "balanced": balanced(sizes, CAPACITY, RANKS),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import chdir
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from datapipe import make_loader
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path) -> Iterator[None]:
+def _elsewhere(tmp_path):
     """Benchmarks keep their data in a folder beside where they are started."""
     with chdir(tmp_path):
         yield

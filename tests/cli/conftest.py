@@ -22,25 +22,25 @@ LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
 
 
 @pytest.fixture(autouse=True)
-def _no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_lines_of_progress(monkeypatch):
     """Output does not depend on how long a command takes on a busy machine."""
     monkeypatch.setattr("datapipe.progress.PLAIN_EVERY", math.inf)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_packer() -> None:
+def _compiled_packer():
     """Commands in processes of their own find the packer in numba's cache."""
     datapipe.plan.pack_lengths([1], 1)
 
 
 @pytest.fixture
-def run() -> Run:
+def run():
     """Runs the command in this process: quick, and its output is no terminal."""
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer(tmp_path_factory):
     """A small byte-level BPE tokenizer, trained on a licence."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -57,7 +57,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def records() -> list[dict[str, Any]]:
+def records():
     made = []
     for number in range(SAMPLES):
         images = number % 3
@@ -73,18 +73,18 @@ def records() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory, make_llava: Any) -> Path:
+def raw(tmp_path_factory, make_llava):
     return Path(make_llava(tmp_path_factory.mktemp("raw"), records()))
 
 
 @pytest.fixture
-def shards(tmp_path: Path, raw: Path) -> Path:
+def shards(tmp_path, raw):
     datapipe.pack_dataset(raw, tmp_path / "shards", shard_size=16)
     return tmp_path / "shards"
 
 
 @pytest.fixture
-def lengths(tokenizer: Path) -> np.ndarray:
+def lengths(tokenizer):
     """Tokens of each sample without its images, encoded one by one."""
     encoder = TextEncoder(datapipe.TextSpec(tokenizer=tokenizer, template="chatml"))
     texts = [SampleText(None, record, len(record.get("image", ()))) for record in records()]
@@ -92,10 +92,10 @@ def lengths(tokenizer: Path) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def read() -> Callable[[Any], dict[str, Any]]:
+def read():
     """Reads the one JSON object that a command printed."""
 
-    def parse(result: Any) -> dict[str, Any]:
+    def parse(result):
         assert (result.exit_code, result.stderr) == (0, "")
         assert result.stdout.count("\n") == 1
         document: dict[str, Any] = json.loads(result.stdout)

@@ -1,7 +1,6 @@
 """`datapipe convert` and `datapipe pack --to memmap`: what is printed, and what is refused."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from datapipe.testing import assert_same_batches
 
 
 @pytest.fixture
-def raw(tmp_path: Path) -> Path:
+def raw(tmp_path):
     """Twelve pictures with captions, and one that is none."""
     folder = tmp_path / "raw"
     folder.mkdir()
@@ -25,7 +24,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shards(raw: Path, tmp_path: Path) -> Path:
+def shards(raw, tmp_path):
     datapipe.pack_dataset(raw, tmp_path / "shards", shard_size=5, max_rejects=1)
     return tmp_path / "shards"
 

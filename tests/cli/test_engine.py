@@ -1,7 +1,6 @@
 """Commands on a Ray cluster on one machine: the bytes of the local engine."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +8,10 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec, WorkerError
-from datapipe.inspect.findings import VerifyReport
-from datapipe.workers.engine import EngineName
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[None]:
+def nodes():
     """A cluster that this program is connected to, and that commands use."""
     ray = pytest.importorskip("ray")
     options = {"include_dashboard": False, "object_store_memory": 100 << 20}
@@ -44,11 +41,11 @@ def test_a_count_and_a_check_on_a_cluster_are_those_of_one_machine(
     assert len(found["ray"][1].findings) > 1
 
 
-def check(dataset: Path, engine: EngineName) -> VerifyReport:
+def check(dataset, engine):
     return replace(datapipe.verify_dataset(dataset, engine=engine), seconds=0)
 
 
-def damage(shards: Path, folder: Path) -> Path:
+def damage(shards, folder):
     """A copy of the dataset with a shard missing, and another one cut."""
     shutil.copytree(shards, folder)
     (folder / "shard-000000.tar").unlink()

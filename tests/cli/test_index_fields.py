@@ -13,14 +13,14 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def raw(tmp_path: Path, make_llava: Any) -> Path:
+def raw(tmp_path, make_llava):
     turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
     records = [{"id": n, "conversations": turns, "score": n / 2} for n in range(10)]
     records[3]["language"] = "en"
     return Path(make_llava(tmp_path / "raw", records))
 
 
-def fields_of(run: Run, *arguments: Any) -> Any:
+def fields_of(run, *arguments):
     done = run(*arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)["fields"]

@@ -18,7 +18,7 @@ from datapipe.index.manifest import read_manifest, write_manifest
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Path:
+def shards(tmp_path):
     (tmp_path / "raw").mkdir()
     for number in range(4):
         Image.new("RGB", (50, 40 + number)).save(tmp_path / "raw" / f"{number}.jpg")
@@ -79,7 +79,7 @@ def test_a_dataset_behind_a_url_is_summarised_without_its_columns(shards, tmp_pa
 
 
 @pytest.fixture
-def chats(tmp_path: Path) -> Path:
+def chats(tmp_path):
     """Chats, of which the second has two images, a control character and a score."""
     turns = [{"from": "human", "value": "Red\x1b[31m?"}, {"from": "gpt", "value": "Grün."}]
     records = [{"image": "0.jpg"}, {"image": ["1.jpg", "0.jpg"], "score": 0.5}, {}]

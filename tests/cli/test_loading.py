@@ -4,7 +4,7 @@ import inspect
 import shlex
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 import torch
@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe import DeviceSpec, ImageSpec, PackSpec, TextSpec
 from datapipe.cli.fields import field_value, flag_of, help_of
-from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
+from datapipe.cli.loading import LOADER_FLAGS, with_flags
 from datapipe.loader.specs import RunSpec
 from datapipe.plan.options import PlanOptions
 
 
-def keywords(*arguments: Any) -> dict[str, Any]:
+def keywords(*arguments):
     """What a command with these options makes of them."""
     got: dict[str, Any] = {}
 
     @with_flags(*LOADER_FLAGS)
-    def load(flags: Flags, shards: Annotated[Path, typer.Argument()] = Path("shards")) -> None:
+    def load(flags, shards=Path("shards")):
         got.update(flags.keywords(), shards=shards, given=flags.given())
 
     app = typer.Typer()

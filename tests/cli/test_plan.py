@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ LONG = {7: 30, 20: 60}  # samples that are longer than the others
 
 
 @pytest.fixture
-def plan(run: Run, shards: Path, tokenizer: Path) -> Run:
+def plan(run, shards, tokenizer):
     """Plans with a tokenizer; images of eight tokens."""
     options = ("--tokenizer", tokenizer, "--template", "chatml", "--image-tokens", IMAGE)
     return lambda *more: run("plan", shards, *options, *more)

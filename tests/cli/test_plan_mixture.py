@@ -2,9 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -33,10 +30,10 @@ VALIDATION = "validation:\n  datasets:\n    held: {path: shards, limit: 6}\n"
 
 
 @pytest.fixture
-def write(shards: Path, tokenizer: Path) -> Callable[..., Path]:
+def write(shards, tokenizer):
     """Writes a file of a mixture beside the dataset."""
 
-    def make(more: str = "", text: str = MIXTURE) -> Path:
+    def make(more="", text=MIXTURE):
         path = shards.parent / "mixture.yaml"
         path.write_text(text.format(tokenizer=tokenizer, more=more))
         return path
@@ -44,7 +41,7 @@ def write(shards: Path, tokenizer: Path) -> Callable[..., Path]:
     return make
 
 
-def rows_of(stdout: str) -> dict[str, list[str]]:
+def rows_of(stdout):
     """Cells of the table of datasets, by name."""
     lines = stdout.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("  dataset "))
@@ -57,7 +54,7 @@ def rows_of(stdout: str) -> dict[str, list[str]]:
     return rows
 
 
-def keywords(options: tuple[Any, ...]) -> dict[str, Any]:
+def keywords(options):
     """Options of the command as arguments of `make_loader`."""
     return {options[0][2:].replace("-", "_"): options[1]}
 
@@ -214,7 +211,7 @@ def test_overlong_samples_of_a_mixture_are_counted(run, read, write):
     assert "training refuses them without overlong=" in run(*command).stdout
 
 
-def dataset_plan(name: str, drawn: int, groups: tuple[str, ...] = ()) -> DatasetPlan:
+def dataset_plan(name, drawn, groups=()):
     return DatasetPlan(
         name=name, groups=groups, dataset_samples=100, samples=50, asked=float(drawn), drawn=drawn,
         tokens=10 * drawn, images=drawn, slots=None, run_drawn=drawn, run_tokens=10 * drawn,

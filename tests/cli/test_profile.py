@@ -25,7 +25,7 @@ main()
 TEXT = ("--template", "chatml", "--image-tokens", 6)
 
 
-def read(result: Any) -> dict[str, Any]:
+def read(result):
     """The one JSON object that was printed."""
     assert result.exit_code == 0
     # On a busy machine it may take long enough to say what it is at.

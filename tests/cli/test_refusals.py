@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,7 @@ REFUSALS = [line.split(" => ") for line in LINES if " => " in line]
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: Any, raw: Path, tokenizer: Path, make_folder: Any, make_broken: Any
-) -> Path:
+def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     """The files that commands name: raw data, shards and arrays of chats, a tokenizer, modules."""
     folder: Path = tmp_path_factory.mktemp("refusals")
     make_broken(make_folder(folder / "raw", 1))
@@ -46,6 +43,6 @@ def test_a_command_says_what_it_cannot_do_and_writes_no_dataset(
     assert written(folder) == before
 
 
-def written(folder: Path) -> set[Path]:
+def written(folder):
     """The datasets below a folder, and the files of the first two."""
     return {*folder.rglob("dataset.json"), *folder.glob("shards/[!.]*"), *folder.glob("arrays/*")}

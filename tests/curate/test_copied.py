@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import datapipe
 from datapipe import CopySpec, PackError
 from datapipe.testing import assert_same_batches
+from tests.case_files import cases
 
-from ..index.case_files import cases
 from ..remote.server import serving
 from .conftest import SAMPLES, data_at_offsets, flip, rows
 

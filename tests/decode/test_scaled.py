@@ -9,8 +9,8 @@ from PIL import Image
 
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.decode.resize import resize
+from tests.case_files import cases
 
-from ..index.case_files import cases
 from .image_kinds import exif
 
 

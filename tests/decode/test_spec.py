@@ -10,8 +10,7 @@ import yaml
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
-
-from ..index.case_files import cases
+from tests.case_files import cases
 
 GRIDS = ((336, 672), (672, 336))
 

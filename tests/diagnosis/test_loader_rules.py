@@ -1,7 +1,6 @@
 """The limit that is named is the one that was planted."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,12 +9,12 @@ from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.loader.metrics.meter import Reading, Stage
 
 
-def stages(**times: tuple[float, float]) -> dict[str, Stage]:
+def stages(**times):
     """Stages of so many seconds, and of so many on a core."""
     return {name: Stage(seconds=seconds, cpu=cpu) for name, (seconds, cpu) in times.items()}
 
 
-def seen(cpu: float, *, others: float = 0.0, gil: float = 0.02, **more: Any) -> LoaderFigures:
+def seen(cpu, *, others=0.0, gil=0.02, **more):
     """Ten seconds on four cores, of which `cpu` were used all the time."""
     usage = {"cpu": 10 * cpu, "cores": 4, "others": 10 * others, "gil": gil, "memory": 1}
     reading = {"workers": more.pop("workers", 4), "stages": more.pop("stages", {})}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +23,7 @@ LOOPS, SENTENCES, LOADERS = (
 )
 
 
-def figures(**values: Any) -> LoopFigures:
+def figures(**values):
     """Figures of a loop; those of recorded steps are given by their names."""
     shares = {name: values.pop(name, 0.0) for name in ("wait", "transfer", "rest")}
     names = {field.name for field in fields(SampledSteps)}
@@ -38,12 +37,12 @@ def figures(**values: Any) -> LoopFigures:
     )
 
 
-def ranks(**values: Any) -> RankTimes:
+def ranks(**values):
     usual = {"exchange": 0.0, "waiting": 0.0, "holding": 0.0, "late": 0.02, "for_data": 0.0}
     return RankTimes(**usual | {"slowest": 1} | values)
 
 
-def roofline(**values: Any) -> StepRoofline:
+def roofline(**values):
     usual = {"memory": 0.0, "arithmetic": 0.0, "at_peak": 0.01, "moved": 0.02, "seconds": 0.05}
     return StepRoofline(**usual | {"flops": 10**9, "bytes": 10**8} | values)
 
@@ -81,7 +80,7 @@ def test_the_actions_name_the_way_to_the_lines_or_the_remedies(given, words):
     assert "compare this report" not in "\n".join(known.actions)
 
 
-def loader(caller: Any = None, workers: int = 2, idle: float = 0.1, **slow: Any) -> Reading:
+def loader(caller=None, workers=2, idle=0.1, **slow):
     """A loader that was waited for; of each slow stage its seconds, and the share on a core."""
     usual = {"read": (1.0, 1.0), "decode": (4.0, 1.0), "resize": (2.0, 1.0)}
     times = usual | {"transform": (0.5, 1.0)} | slow

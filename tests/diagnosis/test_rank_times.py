@@ -5,7 +5,7 @@ import pytest
 from datapipe.diagnosis.rank_times import RankStep, compare_ranks
 
 
-def step(*ranks: tuple[float, float]) -> dict[int, RankStep]:
+def step(*ranks):
     """A step of 100 ms: each rank's wait for its batch, and exchange."""
     return {rank: RankStep(0.1, *times) for rank, times in enumerate(ranks)}
 

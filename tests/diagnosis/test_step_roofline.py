@@ -1,7 +1,5 @@
 """Operators of a step on the roofline of a machine."""
 
-from typing import Any
-
 import pytest
 
 from datapipe.diagnosis.step_roofline import Operator, Peaks, fastest, place
@@ -9,7 +7,7 @@ from datapipe.diagnosis.step_roofline import Operator, Peaks, fastest, place
 PEAKS = Peaks(flops={"float32": 1e12, "bfloat16": 8e12}, bandwidth=1e11, source="table")
 
 
-def operator(name: str, **values: Any) -> Operator:
+def operator(name, **values):
     return Operator(**{"name": name, "dtype": "float32", "flops": 0, "bytes": 0} | values)
 
 

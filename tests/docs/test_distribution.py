@@ -18,7 +18,7 @@ FOREIGN = re.compile(
 )
 
 
-def tracked_texts() -> dict[str, str]:
+def tracked_texts():
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     texts = {}
     for name in filter(None, names):

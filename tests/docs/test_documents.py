@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
@@ -23,12 +22,12 @@ FENCED = re.compile(r"^```.*?^```$|^    .*?$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 
 
-def prose(path: Path) -> str:
+def prose(path):
     """Return a document without its blocks of code."""
     return FENCED.sub("", path.read_text("utf-8"))
 
 
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """Return the anchors of the headings of a document, as git hosts and `mkdocs.yml` make them."""
     headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
     return {
@@ -201,5 +200,5 @@ def test_figures_of_the_readme_are_those_of_the_results():
     assert f"{first.median:.2f} s ({first.low:.2f}-{first.high:.2f})" in table
 
 
-def load(name: str) -> Any:
+def load(name):
     return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text("utf-8"))

@@ -4,9 +4,7 @@ import doctest
 import importlib
 import inspect
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
-def public() -> Iterator[tuple[str, Any]]:
+def public():
     """Yield the functions and classes that users call, with their names."""
     for module in (datapipe, datapipe.plan, datapipe.testing):
         names = getattr(module, "__all__", None) or [
@@ -31,7 +29,7 @@ def public() -> Iterator[tuple[str, Any]]:
                 yield f"{module.__name__}.{name}", value
 
 
-def modules_with_examples() -> Iterator[str]:
+def modules_with_examples():
     """Yield the modules whose docstrings hold examples."""
     for path in sorted((ROOT / "datapipe").rglob("*.py")):
         if ">>>" in path.read_text("utf-8"):
@@ -39,7 +37,7 @@ def modules_with_examples() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> Path:
+def data(tmp_path_factory, make_folder):
     """Return a folder with what examples name: photos, shards of them, a tar, a tokenizer."""
     folder = tmp_path_factory.mktemp("data")
     make_folder(folder / "photos")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site as `make docs` builds it: a broken link or anchor fails here."""
     folder = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run(

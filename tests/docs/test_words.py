@@ -9,7 +9,7 @@ PARTS = ("datapipe", "examples", "benchmarks", "tools")
 RIDDLES = ("What", "Whether", "Where", "How", "Which", "Who", "Those", "That", "Of ")
 
 
-def texts(part: str) -> dict[str, str]:
+def texts(part):
     """Return the modules of a part of the project by name."""
     paths = sorted((ROOT / part).rglob("*.py"))
     return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in paths}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ from .vlm_runs import SMALL
 
 
 @pytest.fixture(scope="session")
-def shards(tmp_path_factory: pytest.TempPathFactory, crop: Callable[..., Any]) -> Path:
+def shards(tmp_path_factory, crop):
     """25 samples in three shards: every 5th has two images, every 4th none."""
     raw = tmp_path_factory.mktemp("raw")
     records = []
@@ -49,7 +47,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory, crop: Callable[..., Any]) -
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     """Products as small as these take longer where threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -58,18 +56,18 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_model(monkeypatch):
     """The model called tiny is smaller still."""
     monkeypatch.setitem(MODELS, "tiny", SMALL)
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+def runs(monkeypatch):
     """Every run that is begun in a test."""
     seen: list[Run] = []
     build = program.build
 
-    def remember(*arguments: Any) -> Run:
+    def remember(*arguments):
         seen.append(build(*arguments))
         return seen[-1]
 
@@ -78,10 +76,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 
 @pytest.fixture
-def run_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+def run_program(monkeypatch):
     """Runs a program by its command line, in this process."""
 
-    def run(line: list[str]) -> None:
+    def run(line):
         monkeypatch.setattr(sys, "argv", line)
         runpy.run_path(line[0], run_name="__main__")
 
@@ -89,7 +87,7 @@ def run_program(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
 
 
 @pytest.fixture
-def fresh_compiler() -> Iterator[None]:
+def fresh_compiler():
     """Nothing was compiled before, and nothing stays compiled."""
     torch.compiler.reset()
     counters.clear()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,19 +21,19 @@ pytestmark = pytest.mark.campaign
 META = ("key", "valid", "num_items_in_batch")
 
 
-def text_of(family: example.Family) -> datapipe.TextSpec:
+def text_of(family):
     return datapipe.TextSpec(
         tokenizer=example.byte_tokenizer(), template="chatml", image_tokens=family.image_tokens
     )
 
 
-def loader_of(shards: Path, name: str, **options: Any) -> datapipe.Loader:
+def loader_of(shards, name, **options):
     family = example.FAMILIES[name]
     options = {"image": family.image, "meta": META, "num_workers": 0} | options
     return datapipe.make_loader(shards, text=text_of(family), **options)
 
 
-def build(name: str, attention: str = "sdpa") -> torch.nn.Module:
+def build(name, attention="sdpa"):
     family = example.FAMILIES[name]
     torch.manual_seed(0)
     return family.build(TextEncoder(text_of(family)), example.TINY, attention)
@@ -44,7 +42,7 @@ def build(name: str, attention: str = "sdpa") -> torch.nn.Module:
 class Model:
     """A model in float64 whose attention matters, and what it makes of samples one by one."""
 
-    def __init__(self, name: str, attention: str, shards: Path) -> None:
+    def __init__(self, name, attention, shards):
         self.name = name
         self.module = build(name, attention)
         for parameter in self.module.parameters():
@@ -58,20 +56,20 @@ class Model:
             with torch.no_grad():
                 self.alone[batch["key"][0]] = (float(self.loss(batch)) * labels, labels)
 
-    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+    def loss(self, batch):
         inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
         if "pixel_values" in inputs:
             inputs["pixel_values"] = inputs["pixel_values"].double()
         loss: torch.Tensor = self.module(**inputs).loss
         return loss
 
-    def mean(self, batch: dict[str, Any]) -> float:
+    def mean(self, batch):
         """What the loss of a batch should be."""
         valid = zip(batch["key"], batch["valid"].tolist(), strict=True)
         total = sum(self.alone[key][0] for key, counts in valid if counts)
         return total / batch["num_items_in_batch"]
 
-    def gradients(self, loader: datapipe.Loader) -> dict[str, torch.Tensor]:
+    def gradients(self, loader):
         """Of the summed loss of all samples."""
         self.module.zero_grad()
         for batch in loader:
@@ -88,7 +86,7 @@ class Model:
     params=[(name, attention) for name in example.FAMILIES for attention in ("sdpa", "eager")],
     ids="-".join,
 )
-def model(request: pytest.FixtureRequest, shards: Path) -> Model:
+def model(request, shards):
     return Model(*request.param, shards)
 
 

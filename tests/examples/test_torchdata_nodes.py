@@ -6,7 +6,6 @@ import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,11 @@ example = pytest.importorskip("examples.torchdata_nodes")
 SAMPLES = 25
 
 
-def keys(batch: Any) -> list[str]:
+def keys(batch):
     return [key for key, _ in batch]
 
 
-def endless(pipeline: Any) -> Any:
+def endless(pipeline):
     while True:
         yield from map(keys, pipeline)
 
@@ -44,13 +43,13 @@ def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(shards, st
 
 @pytest.mark.parametrize("steps", [0, 3, 4, 6])
 def test_batches_of_a_loader_resume(shards, steps):
-    def make() -> datapipe.Loader:
+    def make():
         return datapipe.make_loader(shards, batch_size=8, image=datapipe.ImageSpec(size=8))
 
-    def graph() -> Any:
+    def graph():
         return nodes.Loader(nodes.Prefetcher(example.DatapipeNode(make()), 2))
 
-    def forever(loader: Any) -> Any:
+    def forever(loader):
         while True:
             yield from loader
 
@@ -62,7 +61,7 @@ def test_batches_of_a_loader_resume(shards, steps):
 
 
 def test_another_number_of_ranks_takes_over(shards):
-    def node(rank: int, world_size: int) -> Any:
+    def node(rank, world_size):
         return example.DatapipeNode(
             datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
         )
@@ -82,7 +81,7 @@ def test_another_number_of_ranks_takes_over(shards):
 
 
 def test_the_program_goes_on_with_the_next_batch(shards, tmp_path, capsys):
-    def lines(*options: Any) -> list[str]:
+    def lines(*options):
         example.main([str(shards), *map(str, options)])
         return capsys.readouterr().out.splitlines()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,12 @@ def test_the_example_is_short():
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path):
     return save_tiny_checkpoint(tmp_path / "Qwen2.5-VL-tiny")
 
 
 @pytest.fixture
-def run(
-    checkpoint: Path, shards: Path, tmp_path: Path, run_program: Callable[[list[str]], None]
-) -> Iterator[Run]:
+def run(checkpoint, shards, tmp_path, run_program):
     """Runs the example by its command line, and notes what it does under a name."""
     variables = IMPORTS | {
         "NOTES": str(tmp_path),
@@ -54,7 +52,7 @@ def run(
         runtime_env={"worker_process_setup_hook": hook, "env_vars": variables},
     )
 
-    def run(name: str, out: str, **options: Any) -> None:
+    def run(name, out, **options):
         (tmp_path / "run").write_text(name)
         line = [str(EXAMPLE), str(checkpoint), str(shards), str(tmp_path / out)]
         for option, value in ({"pack": PACK, "save-every": 3} | options).items():
@@ -71,7 +69,7 @@ def run(
 def test_a_run_goes_on_exactly_after_a_worker_died_and_on_another_number_of_workers(
     run, checkpoint, shards, tmp_path
 ):
-    def noted(name: str) -> list[str]:
+    def noted(name):
         return (tmp_path / name).read_text().splitlines()
 
     options: dict[str, Any] = {"model": checkpoint, "pack": PACK, "epochs": None}

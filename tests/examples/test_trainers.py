@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import signal
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,11 +32,11 @@ EACH = [
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return save_tiny_checkpoint(tmp_path_factory.mktemp("Qwen2.5-VL-tiny"))
 
 
-def two_ranks(line: list[str], folder: Path) -> list[Process]:
+def two_ranks(line, folder):
     """Start an example in two processes that find each other."""
     common = {
         "MASTER_ADDR": "127.0.0.1",

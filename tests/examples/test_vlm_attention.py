@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -79,7 +77,7 @@ needs_a_compiler = pytest.mark.skipif(
 )
 
 
-def assert_flex_is_plain(inputs: Sequence[Tensor], segments: Segments) -> None:
+def assert_flex_is_plain(inputs, segments):
     got, wanted = (
         attend(*inputs[:3], prepare(segments, len(inputs[0]), kernel), kernel)
         for kernel in ("flex", "plain")
@@ -124,7 +122,7 @@ def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch):
 def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel):
     compiled: list[Any] = []
 
-    def backend(graph: Any, _: Any) -> Any:
+    def backend(graph, _):
         compiled.append(graph)
         return graph.forward
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import weakref
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +15,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from examples.vlm import budget as program
-from examples.vlm.budget import Budget, Load, estimate
+from examples.vlm.budget import Load, estimate
 from examples.vlm.measure.memory import peak_of
-from examples.vlm.model.config import MODELS, ModelConfig
-from examples.vlm.model.inputs import Inputs, make_inputs
+from examples.vlm.model.config import MODELS
+from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.switches import Techniques
 from tests.fake_ranks import fake_rank
@@ -44,7 +43,7 @@ forms = pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"
 techniques = pytest.mark.parametrize("switches", TECHNIQUES, ids=str)
 
 
-def make_batch(config: ModelConfig, load: Load) -> dict[str, Any]:
+def make_batch(config, load):
     """Four samples of one length, each with its images at its beginning."""
     vision, length = config.vision, load.tokens // 4
     made = torch.Generator().manual_seed(0)
@@ -66,7 +65,7 @@ def make_batch(config: ModelConfig, load: Load) -> dict[str, Any]:
     }
 
 
-def make(config: ModelConfig, switches: Techniques, words: int = WORDS) -> VLM:
+def make(config, switches, words=WORDS):
     torch.manual_seed(0)
     model = VLM(config, words, IMAGE, "split")
     switches.apply(model)
@@ -76,17 +75,17 @@ def make(config: ModelConfig, switches: Techniques, words: int = WORDS) -> VLM:
 class Kept:
     """Handle that autograd holds in place of a tensor; it dies with the graph's node."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor):
         self.tensor = tensor
 
 
-def saved_bytes(model: VLM, inputs: Inputs, switches: Techniques) -> int:
+def saved_bytes(model, inputs, switches):
     """Bytes of all storages that the backward pass holds, but for weights and inputs."""
     given = [*model.parameters(), *inputs[:3], *inputs.patches[:3]]
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
     seen: list[weakref.ref[Kept]] = []
 
-    def pack(tensor: Tensor) -> Kept:
+    def pack(tensor):
         kept = Kept(tensor)
         seen.append(weakref.ref(kept))
         return kept
@@ -100,7 +99,7 @@ def saved_bytes(model: VLM, inputs: Inputs, switches: Techniques) -> int:
     return sum(found.values())
 
 
-def assert_activations(config: ModelConfig, load: Load, words: int, switches: Techniques) -> Budget:
+def assert_activations(config, load, words, switches):
     model = make(config, switches, words)
     measured = saved_bytes(model, make_inputs(make_batch(config, load), config, "split"), switches)
     found = estimate(config, load, switches, vocabulary=words, device="cpu")
@@ -125,15 +124,13 @@ def test_activations_of_wider_models_and_vocabularies(packed, precision, switche
     assert_activations(SHRUNKEN, Load(tokens=1024, images=6, packed=packed), words, chosen)
 
 
-def held(tensors: Iterable[Any]) -> int:
+def held(tensors):
     """Bytes on this rank."""
     local = (each.to_local() if isinstance(each, DTensor) else each for each in tensors)
     return sum(each.nbytes for each in local)
 
 
-def assert_step(
-    config: ModelConfig, load: Load, words: int, switches: Techniques, ranks: int = 1
-) -> None:
+def assert_step(config, load, words, switches, ranks=1):
     """Compare bytes of parameters, gradients and states, and the most that a step had."""
     model = make(config, switches, words)
     if ranks > 1:
@@ -142,7 +139,7 @@ def assert_step(
     optimizer = switches.make_optimizer(model, rate=1e-3, decay=0.1)
     batch = make_batch(config, load)
 
-    def step() -> None:
+    def step():
         switches.zero(optimizer)
         inputs = make_inputs(batch, config, "split")
         with switches.autocast(CPU):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -17,14 +15,14 @@ choosing = importlib.import_module("examples.vlm.model.attention.choose")
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def modules(monkeypatch):
     """Names of modules that are there, to add to and to take from; a GPU of 2018 has none."""
     there = {
         *("torch", "torch.nn.attention.flex_attention", "torch.nn.attention.varlen", "ampere"),
         *("flash_attn.flash_attn_interface", "xformers.ops"),
     }
 
-    def find_spec(name: str) -> Any:
+    def find_spec(name):
         if name not in there and not name.startswith("torch"):
             raise ModuleNotFoundError(f"No module named {name.split('.')[0]!r}")
         return object() if name in there else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from .vlm_runs import PACKED, fit
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
-def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+def doubled(batch):
     if "pixel_values" not in batch:
         return batch
     return batch | {"pixel_values": batch["pixel_values"].double()}

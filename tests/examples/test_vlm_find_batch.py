@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("small_model")
 LIMIT = 8_000_000
 
 
-def largest(trials: list[Trial]) -> int:
+def largest(trials):
     return max(trial.size for trial in trials if trial.fits)
 
 
@@ -44,7 +44,7 @@ def test_bisection_finds_the_largest(most, start, unit):
 
 
 def test_a_step_that_runs_out_of_memory_is_survived():
-    def step(size: int) -> Trial:
+    def step(size):
         try:
             with surviving():
                 if size > 37:
@@ -65,7 +65,7 @@ def test_a_step_that_runs_out_of_memory_is_survived():
 
 
 def test_the_peak_of_a_call_is_that_of_its_tensors():
-    def call() -> None:
+    def call():
         first = torch.empty(1_000_000)
         second = torch.empty(500_000)
         del first
@@ -106,7 +106,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
     packed = "--pack" in arguments
     made: list[int] = []
 
-    def loader_of(size: int) -> Any:
+    def loader_of(size):
         made.append(size)
         name = "--pack" if packed else "--batch-size"
         sized = parse([str(shards), name, str(size), "--overlong", "drop"], "")

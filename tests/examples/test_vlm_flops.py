@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -18,17 +15,17 @@ from .test_vlm_model import FORMS, WORDS, load
 from .vlm_runs import PACKED, SMALL, fit
 
 
-def forward(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+def forward(q, k, v, *_, out_shape=None, **__):
     return int(sdpa_flop_count(q, *over_heads(q, k, v)))  # type: ignore[no-untyped-call]
 
 
-def backward(upstream: Any, q: Any, k: Any, v: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+def backward(upstream, q, k, v, *_, out_shape, **__):
     shapes = over_heads(q, k, v)
     count = sdpa_backward_flop_count(upstream, q, *shapes)  # type: ignore[no-untyped-call]
     return int(count)
 
 
-def over_heads(q: Any, k: Any, v: Any) -> list[Any]:
+def over_heads(q, k, v):
     """Shapes of keys and values with a head for each of queries, as torch 2.11 wants them."""
     return [(*shape[:1], q[1], *shape[2:]) for shape in (k, v)]
 
@@ -41,13 +38,13 @@ CPU_KERNEL = {
 
 
 def step(
-    shards: Path,
-    form: str,
-    kernel: str,
-    techniques: Techniques,
-    words: int = WORDS.size,
-    **sizes: Any,
-) -> Any:
+    shards,
+    form,
+    kernel,
+    techniques,
+    words=WORDS.size,
+    **sizes,
+):
     """Forward and backward of a batch: FLOPs that torch counts, and a meter that saw it."""
     torch.manual_seed(0)
     model = VLM(SMALL, words, WORDS.image_id, kernel)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from examples.vlm import generate as program
 from examples.vlm.checkpoint import save
 from examples.vlm.model.attention import Table, attend
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.sampling import Prompts, generate, logits_of
-from examples.vlm.model.vlm import VLM
 
 from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, load, make_model
 from .vlm_runs import PACKED, fit
@@ -24,13 +20,13 @@ from .vlm_runs import PACKED, fit
 STEPS = 12
 
 
-def batch_of(shards: Path, form: dict[str, Any] = FIXED, **options: Any) -> dict[str, Any]:
+def batch_of(shards, form=FIXED, **options):
     batch = next(iter(load(shards, form, shuffle=False, **options)))
     return batch | {"pixel_values": batch["pixel_values"].double()}
 
 
 @torch.no_grad()
-def logits(model: VLM, prompts: Prompts, tokens: Sequence[Tensor], cached: bool) -> Tensor:
+def logits(model, prompts, tokens, cached):
     """Logits of every step, with given tokens."""
     model.eval()
     steps = logits_of(model, prompts, len(tokens), cached=cached)
@@ -122,7 +118,7 @@ def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed():
     scores[:, WORDS.image_id] = -torch.inf
     likeliest = [set(row.topk(4).indices.tolist()) for row in scores]
 
-    def draw(seed: int, **options: Any) -> list[list[int]]:
+    def draw(seed, **options):
         random = torch.Generator().manual_seed(seed)
         return generate(model, prompts, random=random, **options)
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from examples.vlm import loop
 from examples.vlm import train as program
-from examples.vlm.measure.report import Report
 from examples.vlm.model.attention import KERNELS, why_not
 from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
 from examples.vlm.options import parse
@@ -34,7 +30,7 @@ PACKED = ("--pack", 512, "--max-images", 16)
 
 
 @pytest.fixture(autouse=True)
-def _model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _model(monkeypatch):
     monkeypatch.setitem(MODELS, "tiny", MODEL)
     torch.compiler.reset()  # blocks are compiled a few times a process, and then run as they are
     yield
@@ -43,7 +39,7 @@ def _model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
-def fit(shards: Path, *arguments: Any) -> Report:
+def fit(shards, *arguments):
     common = ("--device", "cuda", "--num-workers", 2, "--steps", 6, "--lr-steps", 12)
     return runs.fit(shards, *common, *arguments)
 
@@ -113,7 +109,7 @@ def test_no_step_waits_for_the_gpu(shards, form, more, precision, monkeypatch):
     """Nor does the loader in between; what is compiled or allocated first, may."""
     step, taken = loop.train_step, 0
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments):
         nonlocal taken
         taken += 1
         try:

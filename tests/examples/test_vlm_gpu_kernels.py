@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from examples.vlm.model.attention import KERNELS, Segments, why_not
 from examples.vlm.model.layers import Attention
@@ -37,9 +35,7 @@ def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
 def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repeated(
     causal, monkeypatch
 ):
-    def varlen_attn(
-        *given: Any, return_aux: Any = None, scale: Any = None, window_size: Any = (-1, -1)
-    ) -> Tensor:
+    def varlen_attn(*given, return_aux=None, scale=None, window_size=(-1, -1)):
         """As in torch 2.11."""
         return varlen_result(
             dict(enumerate(given)), windowed({"window_size": window_size}), grouped=False
@@ -56,9 +52,7 @@ def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repea
 def test_varlen_compiles_into_one_graph(monkeypatch):
     pytest.importorskip("torch.nn.attention.varlen")
 
-    def stand_in(
-        query: Tensor, key: Tensor, value: Tensor, *bounds: Any, window_size: Any, **options: bool
-    ) -> Tensor:
+    def stand_in(query, key, value, *bounds, window_size, **options):
         assert options.get("enable_gqa", False) or query.shape == key.shape
         return query + value.mean() if window_size == (-1, 0) else query
 

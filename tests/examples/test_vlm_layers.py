@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -55,7 +53,7 @@ def test_chosen_blocks_run_twice_and_gradients_stay_bit_equal(text, twice):
         block.attention.dropout = 0.3
     x = torch.randn(TOKENS, 32)
 
-    def gradients(recompute: Recompute) -> list[Any]:
+    def gradients(recompute):
         model.recompute = recompute
         torch.manual_seed(1)
         model.zero_grad()

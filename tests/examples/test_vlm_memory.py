@@ -24,7 +24,7 @@ MB = 10**6
 class Hungry(torch.nn.Linear):
     """Takes 32 MB in its forward pass, and keeps 64 MB to its backward pass."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         torch.zeros(8 * MB)
         rows: torch.Tensor = super().forward(x).expand(8 * MB, 2).contiguous()
         return rows.square().sum()
@@ -91,7 +91,7 @@ def test_each_phase_of_a_gpu_is_read_where_it_says_and_leaves_the_peak_of_a_run_
     before = model.weight.item()
     peaks, calls = iter([5, 70, 40, 6]), []
 
-    def read(device: torch.device) -> dict[str, int]:
+    def read(device):
         calls.append((model.weight.grad is not None, model.weight.item() != before))
         return {"peak": next(peaks)}
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import datapipe
-from examples.vlm.measure.report import Report
 from examples.vlm.model.config import MODELS
-from examples.vlm.model.inputs import Inputs, make_inputs
-from examples.vlm.model.vlm import VLM, place
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.vlm import place
 from examples.vlm.options import parse
 from examples.vlm.parallel.context import own_share
 from examples.vlm.parallel.mesh import check_heads, join_mesh
@@ -86,7 +82,7 @@ def test_the_shares_of_ranks_are_the_row(shards, form, kernel):
     assert encoded < 2 * whole  # and 4 times as many if each rank encoded all images
 
 
-def embed(model: VLM, inputs: Inputs) -> Tensor:
+def embed(model, inputs):
     with torch.no_grad():
         features = model.projector(model.vision(inputs.patches, model.kernel))
         wanted = inputs.ids == model.image_id
@@ -102,12 +98,12 @@ def test_a_row_that_does_not_divide_is_refused(shards):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("mesh")
 
 
 @pytest.fixture(scope="module")
-def results(shards: Path, folder: Path) -> Results:
+def results(shards, folder):
     """Results of four processes, by check."""
     start_ranks(RANKS, "mesh_ranks", shards, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
@@ -121,7 +117,7 @@ def test_four_ranks_learn_what_one_does(results, check):
 
 
 @pytest.fixture
-def alone(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
+def alone(shards, monkeypatch):
     """A run in one process."""
     monkeypatch.setitem(MODELS, "tiny", DIVIDED)
     return lambda *arguments: fit(shards, *LINE, *arguments)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +40,7 @@ FORMS = {"fixed": FIXED, "native": NATIVE}
 KERNELS = ["split", "sdpa", "plain"]
 
 
-def make_model(kernel: str, config: ModelConfig = CONFIG, words: int = WORDS.size) -> VLM:
+def make_model(kernel, config=CONFIG, words=WORDS.size):
     """In float64, with weights so large that what attends to what is seen in the loss."""
     torch.manual_seed(0)
     model = VLM(config, words, WORDS.image_id, kernel)
@@ -52,21 +50,21 @@ def make_model(kernel: str, config: ModelConfig = CONFIG, words: int = WORDS.siz
     return model.double()
 
 
-def load(shards: Path, form: dict[str, Any], **options: Any) -> datapipe.Loader:
+def load(shards, form, **options):
     text = TextSpec(tokenizer=WORDS.tokenizer, template="chatml", image_tokens=form["image_tokens"])
     meta = ("key", "valid", "num_items_in_batch")
     options = {"num_workers": 0, "meta": meta, "image": form["image"]} | options
     return datapipe.make_loader(shards, text=text, **options)
 
 
-def losses_of(model: VLM, batch: dict[str, Any]) -> Tensor:
+def losses_of(model, batch):
     if "pixel_values" in batch:
         batch = batch | {"pixel_values": batch["pixel_values"].double()}
     losses: Tensor = model(make_inputs(batch, CONFIG, model.kernel))
     return losses
 
 
-def by_key(model: VLM, batch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def by_key(model, batch):
     """Losses of the tokens of each sample, its padding left out."""
     losses = losses_of(model, batch)
     if "attention_mask" in batch:
@@ -83,7 +81,7 @@ def by_key(model: VLM, batch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
             yield key, part
 
 
-def gradients(model: VLM, batches: Any) -> dict[str, Tensor]:
+def gradients(model, batches):
     """Of the summed loss of all samples."""
     model.zero_grad()
     for batch in batches:
@@ -103,7 +101,7 @@ SHAPES: list[dict[str, Any]] = [
 
 
 @cache
-def losses_alone(shards: Path, form: str, kernel: str) -> dict[str, Tensor]:
+def losses_alone(shards, form, kernel):
     """Losses of each sample in a batch of its own."""
     model = make_model(kernel)
     with torch.no_grad():

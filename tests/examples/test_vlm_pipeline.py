@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from examples.vlm.parallel.pipeline import keep
 
 from .test_vlm_model import make_model
-from .test_vlm_ranks_together import COMMON, Found, together
+from .test_vlm_ranks_together import COMMON, together
 from .vlm_runs import PACKED, fit
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -34,25 +33,25 @@ SAVED = (*THREE, "--steps", 2, "--save", "FOLDER")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pipeline")
 
 
 @pytest.fixture(scope="module")
-def lines(shards: Path, folder: Path) -> Any:
+def lines(shards, folder):
     known = {"SHARDS": shards, "FOLDER": folder / "saved", "FILE": folder / "run.pt"}
     return lambda arguments: [str(known.get(each, each)) for each in arguments]
 
 
 @pytest.fixture(scope="module")
-def two(lines: Any, folder: Path) -> list[Found]:
+def two(lines, folder):
     jobs = RUNS | {"saved": SAVED}
     start = ("SHARDS", *COMMON, "--parallel", "pipeline")
     return together(2, {name: lines((*start, *job)) for name, job in jobs.items()}, folder)
 
 
 @pytest.fixture
-def alone(shards: Path, lines: Any) -> Any:
+def alone(shards, lines):
     """A run in one process."""
     return lambda *arguments: fit(shards, *lines(arguments))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -25,21 +24,21 @@ class SlowBackward(torch.autograd.Function):
     """Does nothing, and takes long to take it back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx, x):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx, *gradients):
         work = torch.ones(600, 600)
         for _ in range(20):
             torch.mm(work, work)
         return gradients[0]
 
 
-def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
+def slow(monkeypatch, part):
     forward = part.forward  # type: ignore[attr-defined]
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments):
         return SlowBackward.apply(forward(*arguments))  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(part, "forward", call)
@@ -70,7 +69,7 @@ def test_calls_of_python_in_a_trace_with_stacks_belong_to_their_own_stage():
     """They all have the number 0, so numbers do not tell them apart."""
     events: list[FunctionEvent] = []
 
-    def add(parent: FunctionEvent | None, name: str, span: tuple[int, int], **more: int) -> Any:
+    def add(parent, name, span, **more):
         numbered = {"id": 0, "thread": 1} | more
         event = FunctionEvent(name=name, start_us=span[0], end_us=span[1], **numbered)  # type: ignore[no-untyped-call]
         if parent is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import subprocess
 from pathlib import Path
@@ -25,9 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
 DATA, EXCHANGE = "waiting for data", "in the exchange"
 
 
-def rank(
-    number: int, stage: str, count: int, age: float, *, silent: float = 0.5, gone: bool = False
-) -> Seen:
+def rank(number, stage, count, age, *, silent=0.5, gone=False):
     place = Place(f"host{number}", 100 + number, "", step=7, stage=stage, count=count, age=age)
     return Seen(number, place, silent=silent, gone=gone)
 
@@ -131,7 +128,7 @@ def test_options_that_differ_are_named_with_the_rank():
     assert differences(found[:2]) == []
 
 
-def options_of(line: str) -> argparse.Namespace:
+def options_of(line):
     return parse(["shards", *line.split()], "")
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ FOUR: dict[str, tuple[Any, ...]] = {
 }
 
 
-def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
+def together(count, jobs, folder):
     """Run jobs on some ranks; the results of each."""
     asked, results = folder / f"jobs-{count}", folder / f"results-{count}"
     asked.write_text(json.dumps(jobs))
@@ -71,7 +70,7 @@ def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
     return [json.loads(Path(f"{results}.{rank}").read_text()) for rank in range(count)]
 
 
-def torchrun(shards: Path, *arguments: Any, **more: Any) -> subprocess.Popen[str]:
+def torchrun(shards, *arguments, **more):
     line: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     line += [
         "--nproc-per-node",
@@ -88,7 +87,7 @@ def torchrun(shards: Path, *arguments: Any, **more: Any) -> subprocess.Popen[str
     )
 
 
-def begin(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
+def begin(process, ready):
     until = time.monotonic() + TIMEOUT
     while not ready():
         assert process.poll() is None, process.communicate()
@@ -97,12 +96,12 @@ def begin(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("ranks")
 
 
 @pytest.fixture(scope="module")
-def killed(shards: Path, folder: Path) -> str:
+def killed(shards, folder):
     """The output of a run whose second rank was killed, after it had saved `folder / "killed"`."""
     file = folder / "killed"
     run = torchrun(shards, *GLOBAL, "--steps", 9999, "--save", file, "--save-every", 1)
@@ -118,19 +117,19 @@ def killed(shards: Path, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def two(shards: Path, folder: Path) -> list[Found]:
+def two(shards, folder):
     return together(2, lines(TWO, shards, folder), folder)
 
 
 @pytest.fixture(scope="module")
-def four(shards: Path, folder: Path, two: list[Found], killed: str) -> list[Found]:
+def four(shards, folder, two, killed):
     last = str(step_of(folder / "killed") + 5)
     jobs = lines(FOUR, shards, folder)
     jobs["killed"] = [last if text == "LAST" else text for text in jobs["killed"]]
     return together(4, jobs, folder)
 
 
-def lines(jobs: dict[str, tuple[Any, ...]], shards: Path, folder: Path) -> dict[str, list[str]]:
+def lines(jobs, shards, folder):
     files = {"FILE": "run.pt", "FOLDER": "sharded", "KILLED": "killed"}
     return {
         name: [
@@ -141,11 +140,11 @@ def lines(jobs: dict[str, tuple[Any, ...]], shards: Path, folder: Path) -> dict[
     }
 
 
-def step_of(file: Path) -> int:
+def step_of(file):
     return int(torch.load(file, weights_only=True)["step"])
 
 
-def alone(shards: Path, *arguments: Any) -> list[float]:
+def alone(shards, *arguments):
     return fit(shards, *COMMON, *arguments).losses
 
 

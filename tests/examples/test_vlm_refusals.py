@@ -17,7 +17,7 @@ LINES = Path(__file__).with_name("refusals.txt").read_text("utf-8").splitlines()
 TABLE = Path("benchmarks/results/attention-cpu.json")
 
 
-def check(arguments: list[str], ranks: Ranks) -> None:
+def check(arguments, ranks):
     options = parse(arguments, "")
     parallel_of(options, program.techniques_of(options), ranks)
     join_mesh(ranks, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def resident(shards: Path, form: str, **options: Any) -> Resident:
+def resident(shards, form, **options):
     loader = load(shards, FORMS[form], epochs=None, **options)
     every = load(shards, FORMS[form], **ALL)
     return Resident(loader, every, CPU, packed="pack" in options, limit=10**9)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from examples.vlm import train as program
-from examples.vlm.measure.report import Line
 
 from .vlm_runs import PACKED, fit
 
@@ -69,7 +68,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(shards, tmp_path, monkeypatch, cap
     handler = signal.getsignal(signal.SIGINT)
     whole = fit(shards, *common)
 
-    def interrupt(line: Line) -> None:
+    def interrupt(line):
         if line.step == 3:
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from examples.vlm.data.accumulate import LABELS, accumulation_for, groups_of, samples_of_step
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.loop import Run
 from examples.vlm.options import parse
 from examples.vlm.parallel import exchange
 from examples.vlm.techniques.schedule import scaled_rate
@@ -32,7 +30,7 @@ from .vlm_runs import PACKED, fit
 def test_the_accumulation_is_the_least_that_pays(compute, exchanged, target):
     batches = accumulation_for(exchanged / (compute + exchanged), target)
 
-    def share(batches: int) -> float:
+    def share(batches):
         return exchanged / (batches * compute + exchanged)
 
     assert share(batches) <= target * (1 + 1e-6)
@@ -57,13 +55,13 @@ def test_groups_are_as_small_as_they_can_be_and_end_with_the_epoch(
 ):
     taken = 0
 
-    def batches() -> Any:
+    def batches():
         nonlocal taken
         for size in sizes:
             taken += 1
             yield {LABELS: size, "key": "x" * size}
 
-    def is_full(group: list[int]) -> bool:
+    def is_full(group):
         sums = {"labels": sum(group), "samples": ranks * sum(group), "count": len(group)}
         return sums[limit] >= least
 
@@ -127,7 +125,7 @@ def test_the_share_is_of_the_passes_that_exchange(shards, runs, monkeypatch):
     passes: list[bool] = []
     noise = iter([9.0, 9.0, 0.5, 0.0, 0.0, 0.7, 0.3, 0.3, 0.1, 0.1, 0.2, 0.2])
 
-    def seconds(run: Run, batch: Any, exchanges: bool) -> float:
+    def seconds(run, batch, exchanges):
         passes.append(exchanges)
         return next(noise) + (4.0 if exchanges else 3.0)
 
@@ -139,7 +137,7 @@ def test_the_share_is_of_the_passes_that_exchange(shards, runs, monkeypatch):
 
 @pytest.mark.campaign
 def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(shards, tmp_path):
-    def train(*arguments: str) -> tuple[Any, str]:
+    def train(*arguments):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", "2", "-m", "examples.vlm.train", str(shards)]
         command += ["--device", "cpu", "--batch-size", "1", "--steps", "3", "--json", "-"]

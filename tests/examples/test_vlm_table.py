@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,10 +18,10 @@ from .vlm_runs import PACKED, fit
 CPU = torch.device("cpu")
 
 
-def write(path: Path, rows: dict[int, str], mixed: dict[int, str], **more: Any) -> Path:
+def write(path, rows, mixed, **more):
     """A table in which the kernels of each length are named fastest first."""
 
-    def results(names: str, endings: tuple[str, ...]) -> list[dict[str, Any]]:
+    def results(names, endings):
         missing = {"name": "flash", "runs": [], "missing": "not installed"}
         return [
             *(
@@ -47,17 +46,17 @@ def write(path: Path, rows: dict[int, str], mixed: dict[int, str], **more: Any) 
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
+def table(tmp_path):
     rows = {128: "sdpa plain split", 1024: "split plain sdpa"}
     mixed = {128: "plain split", 1024: "split plain", 4096: "sdpa split"}
     return Table.read([write(tmp_path / "table.json", rows, mixed)])
 
 
 def test_the_fastest_at_the_nearest_length_of_its_setting_is_taken(table):
-    def packs(length: int) -> str:
+    def packs(length):
         return table.fastest(make_segments([length, 1], True))
 
-    def equal(length: int) -> str:
+    def equal(length):
         return table.fastest(Segments.of_rows(2, length, causal=True, device=CPU))
 
     assert [packs(n) for n in (1, 128, 361, 363, 2000, 2100, 99_999)] == [
@@ -140,7 +139,7 @@ def test_training_takes_the_kernel_of_the_table(shards, tmp_path, monkeypatch, c
     kernels = program.choose_by.__globals__["KERNELS"]
     for name in ("plain", "sdpa", "split"):
 
-        def note(*arguments: Any, name: str = name, kernel: Any = kernels[name]) -> Any:
+        def note(*arguments, name=name, kernel=kernels[name]):
             used.add((name, arguments[3].causal))
             return kernel(*arguments)
 

@@ -65,7 +65,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(shards, runs, precision):
 
 
 def test_losses_are_read_when_they_are_logged_and_not_before(shards):
-    def reads(*more: str) -> int:
+    def reads(*more):
         with Reads() as reads:
             fit(shards, *PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0, *more)
         return sum(tensor.ndim == 0 and tensor.is_floating_point() for tensor in reads.tensors)
@@ -139,7 +139,7 @@ def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
     asked: list[Any] = []
     checked: list[Any] = []
 
-    def check(mode: str, device: Any, keeps_gradients: bool) -> None:
+    def check(mode, device, keeps_gradients):
         checked.append((mode, keeps_gradients))
 
     monkeypatch.setattr(Block, "compile", lambda block, **options: asked.append(options["mode"]))

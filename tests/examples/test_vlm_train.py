@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from .vlm_runs import PACKED, fit
 pytestmark = pytest.mark.usefixtures("small_model")
 
 
-def main(capfd: pytest.CaptureFixture[str], *arguments: Any) -> tuple[str, str]:
+def main(capfd, *arguments):
     capfd.readouterr()
     program.main([str(argument) for argument in arguments])
     read = capfd.readouterr()
@@ -86,7 +85,7 @@ def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(shards, capf
 
 
 def test_how_busy_a_gpu_is_comes_from_whoever_knows_best():
-    def times(step: float, transfer: float, idle: float) -> SimpleNamespace:
+    def times(step, transfer, idle):
         named = {"step": step, "transfer": transfer, "idle": idle}
         return SimpleNamespace(**{k: SimpleNamespace(total=v) for k, v in named.items()})
 

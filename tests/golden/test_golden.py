@@ -17,9 +17,7 @@ were recorded.
 """
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
@@ -35,7 +33,6 @@ from .data import CONVERTED, DATA, SHARD_SIZE, Data, conversation_tokens
 from .digest import (
     DIGESTS,
     PIXELS,
-    Entry,
     difference,
     digest,
     run_case,
@@ -53,19 +50,19 @@ WAYS = [
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+def data(tmp_path_factory):
     return Data(tmp_path_factory.mktemp("golden"))
 
 
 @pytest.fixture(scope="session")
-def served(data: Data) -> Iterator[Data]:
+def served(data):
     pytest.importorskip("aiohttp")
     with serving(data.shards) as server:
         data.served = server.url
         yield data
 
 
-def check(found: Entry, name: str) -> None:
+def check(found, name):
     """Assert that the batches of a case are those that were recorded."""
     golden = GOLDEN["batches"][name]
     differs = difference(found, golden)
@@ -136,7 +133,7 @@ def test_what_was_derived_is_still_good(tmp_path, source):
     assert _files(getattr(data, source)) == before
 
 
-def _files(folder: Path) -> dict[str, tuple[int, bytes]]:
+def _files(folder):
     """Inodes, which change where a file is replaced, and contents."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): (path.stat().st_ino, path.read_bytes()) for path in files}

@@ -9,8 +9,7 @@ from webdataset.tariterators import group_by_keys
 
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarMember
-
-from .case_files import cases
+from tests.case_files import cases
 
 
 @pytest.mark.parametrize(("names", "samples", "left_out"), cases("index/grouping"))

@@ -18,8 +18,7 @@ from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.headers import TarScanner
 from datapipe.index.tar.indexer import index_shards, scan_tar, split_name
 from datapipe.store.shards import ShardStore
-
-from .case_files import cases
+from tests.case_files import cases
 
 
 def read_samples(folder):

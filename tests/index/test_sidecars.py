@@ -11,8 +11,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import read_manifest
 from datapipe.index.sidecars import KINDS, parse_sidecars, write_sidecars
 from datapipe.index.tar.indexer import index_shards
-
-from .case_files import cases
+from tests.case_files import cases
 
 
 @pytest.fixture

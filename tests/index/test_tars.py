@@ -10,8 +10,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.indexer import index_shards
 from datapipe.index.tar.listing import expand, names_shards
-
-from .case_files import cases
+from tests.case_files import cases
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from datapipe.text.conversation import conversation, part_kind, raw_turns
 from datapipe.text.sample_text import find_texts, interleaved, parse_text, sample_text
-
-from .case_files import cases
+from tests.case_files import cases
 
 
 @pytest.mark.parametrize(("exts", "plain", "named", "unclear"), cases("index/text_members"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
 from datapipe.index.where import evaluate, parse_where
+from tests.case_files import cases
 
-from .case_files import cases
 from .where_columns import COLUMNS, EXTRA, ROWS, columns_of
 
 

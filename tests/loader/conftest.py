@@ -5,11 +5,8 @@ import json
 import shutil
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
 from importlib.metadata import files as files_of
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import skimage
@@ -31,7 +28,7 @@ DAMAGED = ("000000006", "000000020")
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(tmp_path_factory):
     """37 samples in five shards: every 7th has two images, every 10th none."""
     raw = tmp_path_factory.mktemp("raw")
     records = []
@@ -63,10 +60,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(packed: Path) -> Callable[..., datapipe.Loader]:
+def make(packed):
     """Makes loaders of small images on `packed`."""
 
-    def make_loader(**options: Any) -> datapipe.Loader:
+    def make_loader(**options):
         if not options.keys() & {"pack", "max_tokens"}:
             options.setdefault("batch_size", 4)
         options.setdefault("num_workers", 2)
@@ -77,20 +74,20 @@ def make(packed: Path) -> Callable[..., datapipe.Loader]:
 
 
 @pytest.fixture
-def source(packed: Path) -> Callable[..., datapipe.WebDatasetSource]:
+def source(packed):
     """Makes sources of raw samples on `packed`."""
 
-    def make_source(**options: Any) -> datapipe.WebDatasetSource:
+    def make_source(**options):
         return datapipe.webdataset_source(packed, **{"batch_size": 4, **options})
 
     return make_source
 
 
 @pytest.fixture
-def make_raw(packed: Path) -> Callable[..., datapipe.Loader]:
+def make_raw(packed):
     """Makes loaders of the same samples as `source`, for their order."""
 
-    def make_loader(**options: Any) -> datapipe.Loader:
+    def make_loader(**options):
         options = {"batch_size": 4, "image": None, "num_workers": 0, **options}
         return datapipe.make_loader(packed, **options)
 
@@ -98,7 +95,7 @@ def make_raw(packed: Path) -> Callable[..., datapipe.Loader]:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer(tmp_path_factory):
     """A small byte-level BPE tokenizer for ChatML, trained on the texts of installed packages."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -121,10 +118,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def text(tokenizer: Path) -> Callable[..., datapipe.TextSpec]:
+def text(tokenizer):
     """Makes a `TextSpec` of ChatML with six tokens an image."""
 
-    def make(**options: Any) -> datapipe.TextSpec:
+    def make(**options):
         options = {"template": "chatml", "image_tokens": 6} | options
         return datapipe.TextSpec(tokenizer=tokenizer, **options)
 
@@ -132,7 +129,7 @@ def text(tokenizer: Path) -> Callable[..., datapipe.TextSpec]:
 
 
 @pytest.fixture
-def damaged(packed: Path, tmp_path: Path) -> Path:
+def damaged(packed, tmp_path):
     """The packed dataset with bytes of two JPEGs overwritten in place."""
     folder = tmp_path / "damaged"
     shutil.copytree(packed, folder)
@@ -142,12 +139,12 @@ def damaged(packed: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_processes(make: Callable[..., datapipe.Loader]) -> Callable[..., datapipe.Loader]:
+def make_processes(make):
     return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
 
 
 @pytest.fixture
-def no_processes_left() -> Iterator[None]:
+def no_processes_left():
     """No worker process outlives a test and its loaders."""
     yield
     gc.collect()
@@ -155,7 +152,7 @@ def no_processes_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_threads_left() -> Iterator[None]:
+def no_threads_left():
     """No worker outlives a test, though frameworks keep iterators in reference cycles."""
     yield
     gc.collect()
@@ -166,7 +163,7 @@ def no_threads_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def three_threads() -> Iterator[None]:
+def three_threads():
     """Torch takes three threads during a test."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -175,10 +172,10 @@ def three_threads() -> Iterator[None]:
 
 
 @pytest.fixture
-def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def pretend_gpu(monkeypatch):
     """A function that lets "cuda" be there, and a number of CPUs; batches stay on the CPU."""
 
-    def pretend(cpus: int = 2) -> None:
+    def pretend(cpus=2):
         for name, stand_in in {
             "default_workers": lambda: cpus,
             "resolve_device": lambda device: torch.device(device, 0),
@@ -190,11 +187,11 @@ def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+def user_module(tmp_path, monkeypatch):
     """Makes a module of a user's functions, that workers can import."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def write(source: str) -> ModuleType:
+    def write(source):
         name = f"user_{tmp_path.name}"
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         return __import__(name)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
+from datapipe import CacheSpec, ImageSpec, IndexMismatch, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.store.arrays import open_images
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
@@ -36,9 +35,7 @@ GEOMETRY = ("image_geometry", "source", "sample", "id", "text")
 
 
 @pytest.fixture(scope="module")
-def folders(
-    packed: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
+def folders(packed, tokenizer, tmp_path_factory):
     """Shards `a`, `b` and `c`, and arrays of them, in capitals.
 
     `A` is `a` with tokens, `S` without, `P` padded, `X` cropped; `B` has no tokens. Samples of `c`
@@ -57,7 +54,7 @@ def folders(
     return shards | {name: root / name for name in "ASPXBT"}
 
 
-def _raw(root: Path, samples: int, images: bool) -> Path:
+def _raw(root, samples, images):
     root.mkdir(parents=True)
     photo = Image.open(PHOTOS / "coffee.png").convert("RGB")
     records = []
@@ -76,19 +73,19 @@ def _raw(root: Path, samples: int, images: bool) -> Path:
     return root
 
 
-def shards_of(letters: str) -> str:
+def shards_of(letters):
     """The shards that arrays came from."""
     return letters.lower().translate(str.maketrans("spxt", "aaac"))
 
 
 @pytest.fixture
-def load(folders: dict[str, Path]) -> Callable[..., Loader]:
+def load(folders):
     """Makes a loader of the dataset of a letter, or of a mixture `a`, `b` and `c` of several.
 
     `given` has options of datasets of the mixture, by name.
     """
 
-    def make(letters: str, given: dict[str, Any] | None = None, **changes: Any) -> Loader:
+    def make(letters, given=None, **changes):
         options = {"num_workers": 2, "image": STRETCH, "epochs": 2}
         if not changes.keys() & {"pack", "max_tokens"}:
             options["batch_size"] = 6

@@ -3,7 +3,6 @@
 import io
 import re
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from datapipe.testing import assert_same_batches, valid_keys
 SAMPLES = 37  # in the packed dataset
 
 
-def pictures(found: dict[str, bytes]) -> list[Image.Image]:
+def pictures(found):
     """The images among the members of a sample, in order."""
     return [
         Image.open(io.BytesIO(data)).convert("RGB") for ext, data in found.items() if ext != "json"
@@ -137,7 +136,7 @@ def test_a_batch_may_be_written_to(make, text, options):
 def test_torch_works_alone_inside_a_batch_only(make, num_workers):
     seen, found = [], []
 
-    def transform(sample: Any, generator: Any) -> Any:
+    def transform(sample, generator):
         seen.append(torch.get_num_threads())
         if len(seen) > 30:
             raise RuntimeError("no more")

@@ -5,15 +5,13 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
 import datapipe
-from datapipe import CacheSpec, DecodeError, ImageSpec, Loader
+from datapipe import CacheSpec, DecodeError, ImageSpec
 from datapipe.testing import assert_same_batches
 
 from ..campaigns import rare
@@ -39,12 +37,12 @@ ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", 
 LOTS = 1 << 30
 
 
-def reads_of(loader: Loader) -> int:
+def reads_of(loader):
     """Samples that were read from shards."""
     return loader.stats()["source"].hits
 
 
-def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
+def spec_of(tier, folder, **options):
     places = {name: LOTS for name in ("memory", "device") if name in tier}
     if "disk" in tier:
         places |= {"disk": folder / "cache"}
@@ -223,7 +221,7 @@ for step, _ in enumerate(loader):
 
 
 def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(tmp_path, make_tar, encode):
-    def images(path: Path, **options: Any) -> list[torch.Tensor]:
+    def images(path, **options):
         loader = datapipe.make_loader(
             path, batch_size=2, shuffle=False, image=IMAGES["uint8"], **options
         )

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from datapipe.testing import assert_same_batches
 LOTS = 1 << 30
 
 
-def flip_colours(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def flip_colours(sample, generator):
     sample["images"] = [255 - image for image in sample["images"]]
     return sample
 

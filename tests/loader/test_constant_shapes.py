@@ -1,7 +1,5 @@
 """Padded batches of constant shapes."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ TILES = ImageSpec(resize="tiles", size=16, tiles=4)
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
 
 
-def shapes(loader: Any) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+def shapes(loader):
     return {
         (tuple(batch["input_ids"].shape), tuple(batch["pixel_values"].shape)) for batch in loader
     }
@@ -81,7 +79,7 @@ def test_samples_that_are_too_large_are_treated_as_asked(make, text):
 
 
 def test_the_plan_counts_the_padding(make, text):
-    def fill(**options: Any) -> float:
+    def fill(**options):
         loader = make(text=text(), batch_size=BatchSpec(4, **options), meta="valid")
         tokens = slots = 0
         for batch in loader:

@@ -5,7 +5,6 @@ import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def test_bytes_do_not_depend_on_threads(packed, text, tmp_path, contents):
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-def break_off(limit: int, **options: Any) -> None:
+def break_off(limit, **options):
     """Convert while no file may have more bytes than these, as on a disk that is full."""
     given = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, given[1]))
@@ -65,7 +64,7 @@ def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
     convert_dataset(packed, whole, **options)
     replace, calls = Path.replace, iter(range(100))
 
-    def killed(self: Path, target: Path) -> Path:
+    def killed(self, target):
         if target.parent == broken and next(calls) == moved:
             raise KeyboardInterrupt
         return replace(self, target)

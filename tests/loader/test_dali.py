@@ -1,15 +1,13 @@
 """Batches decoded by DALI are those of the CPU kernels, within what decoders differ."""
 
 import logging
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 
 import datapipe
-from datapipe import ImageSpec, Loader, PlanError
+from datapipe import ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
 from .conftest import DAMAGED
@@ -17,7 +15,7 @@ from .conftest import DAMAGED
 pytest.importorskip("nvidia.dali")
 
 
-def both(make: Callable[..., Loader], **options: Any) -> Iterator[tuple[Any, Any]]:
+def both(make, **options):
     """Batches by DALI, each with that of the CPU kernels."""
     return zip(make(decoder="dali", **options), make(decoder="cpu", **options), strict=True)
 

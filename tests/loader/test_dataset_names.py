@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,10 @@ Make = Callable[..., datapipe.Loader]
 
 
 @pytest.fixture
-def two(packed: Path) -> Make:
+def two(packed):
     """Makes loaders of a mixture of two names for one folder."""
 
-    def make(**options: Any) -> datapipe.Loader:
+    def make(**options):
         mixture = {name: {"path": packed, "weight": 1} for name in ("first", "second")}
         options = {"batch_size": 4, "image": datapipe.ImageSpec(size=16)} | options
         return datapipe.make_loader(mixture, **options)
@@ -27,7 +26,7 @@ def two(packed: Path) -> Make:
     return make
 
 
-def name_of(sample: int) -> str:
+def name_of(sample):
     return "first" if sample < 37 else "second"
 
 

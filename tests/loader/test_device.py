@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,31 +24,31 @@ on_each_device = pytest.mark.parametrize(
 )
 
 
-def pixels(rows: int = 2) -> Tensor:
+def pixels(rows=2):
     generator = torch.Generator().manual_seed(rows)
     return torch.randint(0, 256, (rows, 3, 8, 8), dtype=torch.uint8, generator=generator)
 
 
-def carry(feeder: DevicePrefetcher, batch: dict[str, Any], **options: Any) -> dict[str, Any]:
+def carry(feeder, batch, **options):
     return feeder.receive(feeder.send(batch, **options))
 
 
 class SlowLane(HostLane):
     """A lane on the CPU whose copies are through only once `finish` is called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.passed = 0
         self.marks = 0
 
-    def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    def carry(self, tensor):
         return tensor.clone(), tensor
 
-    def mark(self) -> Any:
+    def mark(self):
         self.marks += 1
         number = self.marks
         return SimpleNamespace(query=lambda: number <= self.passed)
 
-    def finish(self) -> None:
+    def finish(self):
         self.passed = self.marks
 
 
@@ -58,25 +57,25 @@ class CountedLane(HostLane):
 
     joins = True
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.carried: list[Tensor] = []
         self.handed_over: list[Tensor] = []
 
-    def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    def carry(self, tensor):
         self.carried.append(tensor)
         return tensor.clone(), tensor
 
-    def hand_over(self, mark: Any, tensors: Sequence[Tensor]) -> None:
+    def hand_over(self, mark, tensors):
         self.handed_over += tensors
 
 
-def feeder_of(lane: HostLane, **options: Any) -> DevicePrefetcher:
+def feeder_of(lane, **options):
     feeder = DevicePrefetcher("cpu", **options)
     feeder._lane = lane
     return feeder
 
 
-def batch_of_packs(tokens: int = 24, rows: int = 2) -> dict[str, Any]:
+def batch_of_packs(tokens=24, rows=2):
     """The keys of a batch of packs, with different values in each."""
     lengths = torch.tensor([0, 5, tokens], dtype=torch.int32)
     return {
@@ -97,7 +96,7 @@ def batch_of_packs(tokens: int = 24, rows: int = 2) -> dict[str, Any]:
     }
 
 
-def assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_same(got, expected):
     assert list(got) == list(expected)
     for name, value in expected.items():
         if isinstance(value, Tensor):
@@ -186,7 +185,7 @@ def test_numbers_are_laid_out_as_asked(device):
     assert torch.equal(kept["pixel_values"].cpu(), pixels().float())
 
 
-def ahead(feeder: DevicePrefetcher, batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def ahead(feeder, batches):
     """Batches on the device, each of them sent before the one before it is given out."""
     sent: deque[Any] = deque()
     for batch in batches:

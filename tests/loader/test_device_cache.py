@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from .test_cache import IMAGES, LOTS
 Make = Callable[..., Loader]
 
 
-def check_cached(make: Make, cache: CacheSpec, **options: Any) -> Loader:
+def check_cached(make, cache, **options):
     """Assert that three epochs of a cached loader are those of a plain one, and return it."""
     options = {"device": "cpu", "epochs": 3} | options
     cached = make(**options, cache=cache)
@@ -67,7 +66,7 @@ def test_nothing_is_decoded_once_all_lie_there(make):
 class Full(TorchFunctionMode):
     """Torch on a device that has no room for bytes of several dimensions."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         options = kwargs or {}
         if func is torch.empty and options.get("dtype") is torch.uint8 and len(args[0]) > 1:
             raise torch.OutOfMemoryError("out of memory")

@@ -3,8 +3,6 @@
 import shutil
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +27,8 @@ either = pytest.mark.parametrize("workers", ["threads", "processes"])
 
 
 @pytest.fixture
-def make_damaged(damaged: Path) -> MakeDamaged:
-    def make(**options: Any) -> Loader:
+def make_damaged(damaged):
+    def make(**options):
         options = {"batch_size": 4, "image": ImageSpec(size=16), "shuffle": False} | options
         return datapipe.make_loader(damaged, **options)
 
@@ -160,7 +158,7 @@ def test_an_image_too_long_for_qwen2_vl_is_named(tokenizer, tmp_path, make_tar, 
 
 
 def test_an_error_of_our_own_is_not_skipped(make, monkeypatch):
-    def broken(*_: object) -> None:
+    def broken(*_):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("datapipe.decode.forms.fixed.FixedTransform.place", broken)
@@ -181,7 +179,7 @@ def test_one_changed_byte_that_still_decodes_is_noticed(packed, tmp_path, ending
     content[content.index(before, member.offset) + step] ^= 1
     shard.write_bytes(content)
 
-    def read(verify: bool) -> Any:
+    def read(verify):
         loader = datapipe.make_loader(
             folder, batch_size=2, shuffle=False, image=ImageSpec(size=8), verify=verify
         )

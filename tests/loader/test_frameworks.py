@@ -1,15 +1,13 @@
 """A loader inside Accelerate, torchdata and torch's distributed checkpoints, as it stands."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
 
-from datapipe import DatapipeError, Loader, PlanError
+from datapipe import DatapipeError, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
 from tests.fake_ranks import fake_rank
 
@@ -19,12 +17,12 @@ pytestmark = [
 ]
 
 
-def take(batches: Iterable[Any], steps: int) -> list[Any]:
+def take(batches, steps):
     return list(itertools.islice(batches, steps))
 
 
 @pytest.fixture
-def accelerator() -> Iterator[Any]:
+def accelerator():
     accelerate = pytest.importorskip("accelerate")
     yield accelerate.Accelerator(cpu=True)
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -33,7 +31,7 @@ def accelerator() -> Iterator[Any]:
 
 @pytest.mark.parametrize("steps", [3, 5])
 def test_accelerate_saves_and_loads_where_the_loader_stands(make, tmp_path, accelerator, steps):
-    def prepare() -> tuple[Any, Any, Loader]:
+    def prepare():
         model = torch.nn.Linear(1, 1)
         return accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
 
@@ -64,11 +62,11 @@ def test_a_loader_is_what_frameworks_call_stateful(make):
 def test_nodes_of_torchdata_resume_exactly(make, steps, prefetch):
     nodes = pytest.importorskip("torchdata.nodes")
 
-    def graph() -> Any:
+    def graph():
         node = nodes.IterableWrapper(make(batch_size=8))
         return nodes.Loader(nodes.Prefetcher(node, prefetch) if prefetch else node)
 
-    def endless(loader: Any) -> Iterator[Any]:
+    def endless(loader):
         while True:
             yield from loader
 
@@ -83,10 +81,10 @@ def test_nodes_of_torchdata_resume_exactly(make, steps, prefetch):
 def test_a_loader_keeps_the_conventions_of_a_stateful_dataloader(make):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
-    def theirs() -> Any:
+    def theirs():
         return stateful.StatefulDataLoader(list(range(37)), batch_size=8, num_workers=0)
 
-    def lengths(make_one: Callable[[], Any], steps: int) -> list[int]:
+    def lengths(make_one, steps):
         """Batches after `steps` and a break, of the rest in a new loader, of the next epoch."""
         loader, fresh = make_one(), make_one()
         seen = len(take(loader, steps)) if steps < len(loader) else len(list(loader))

@@ -1,7 +1,6 @@
 """Images of every form in batches and packs: their rows, tokens, facts and geometry."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 modes = pytest.mark.parametrize("mode", MODES)
 
 
-def images_of(batch: dict[str, Any], columns: Any) -> list[int]:
+def images_of(batch, columns):
     return [
         image
         for sample in batch["sample"].tolist()

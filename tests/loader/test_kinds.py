@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import BatchSpec, CacheSpec, ImageSpec, Loader, PlanError
+from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
 MakeText = Callable[..., datapipe.TextSpec]
@@ -61,10 +60,10 @@ PAIRS = {
 
 
 @pytest.fixture
-def mix(packed: Path) -> Callable[..., Loader]:
+def mix(packed):
     """Makes a loader of `one` and `other`, of the same samples, with specs of their own."""
 
-    def make(one: dict[str, Any], other: dict[str, Any], **options: Any) -> Loader:
+    def make(one, other, **options):
         datasets = {"one": {"path": packed} | one, "other": {"path": packed} | other}
         options = {"num_workers": 2, "meta": META if options.get("image") else META[:4]} | options
         return datapipe.make_loader(datasets, **options)
@@ -73,11 +72,11 @@ def mix(packed: Path) -> Callable[..., Loader]:
 
 
 @pytest.fixture(scope="module")
-def qwen(tokenizer: Path) -> MakeText:
+def qwen(tokenizer):
     vocabulary = Tokenizer.from_file(str(tokenizer))
     vocabulary.add_special_tokens(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"])
 
-    def make(**options: Any) -> datapipe.TextSpec:
+    def make(**options):
         options = {"template": "chatml", "image_token": "<|image_pad|>"} | options
         return datapipe.TextSpec(tokenizer=vocabulary, **options)
 
@@ -99,7 +98,7 @@ TEXTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def check_images(batch: dict[str, Any], expected: list[dict[str, Any]], *, padded: bool) -> None:
+def check_images(batch, expected, *, padded):
     """Assert that images are those of batches of one sample each, in this order."""
     row = image = 0
     for one in expected:
@@ -120,7 +119,7 @@ def check_images(batch: dict[str, Any], expected: list[dict[str, Any]], *, padde
         assert torch.equal(found, rows)
 
 
-def check_tokens(batch: dict[str, Any], expected: list[dict[str, Any]]) -> None:
+def check_tokens(batch, expected):
     """Assert that tokens are those of batches of one sample each, padded or packed."""
     packed, start = "cu_seq_lens_q" in batch, 0
     for slot, one in enumerate(expected):

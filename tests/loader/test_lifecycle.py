@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ BEFORE: dict[str, Any] = {}
 """Threads, and open tars, that tests of other files left in this process."""
 
 
-def workers() -> list[threading.Thread]:
+def workers():
     found = set(threading.enumerate()) - BEFORE["threads"]
     return [thread for thread in found if thread.name.startswith("datapipe-worker")]
 
 
-def open_tars() -> set[str]:
+def open_tars():
     held = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -32,7 +31,7 @@ def open_tars() -> set[str]:
     return {target for target in held if target.endswith(".tar")}
 
 
-def left_behind() -> tuple[list[threading.Thread], set[str]]:
+def left_behind():
     """Threads and open shards that are still there once workers had time to finish a sample."""
     deadline = time.monotonic() + PATIENCE
     while (workers() or open_tars() - BEFORE["tars"]) and time.monotonic() < deadline:
@@ -41,7 +40,7 @@ def left_behind() -> tuple[list[threading.Thread], set[str]]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind():
     BEFORE.update(threads=set(threading.enumerate()), tars=open_tars())
     yield
     gc.collect()
@@ -58,7 +57,7 @@ def test_leaving_the_loop_early_stops_the_workers(make):
 
 
 def test_an_exception_in_the_loop_stops_the_workers(make):
-    def train() -> None:
+    def train():
         for _ in make():
             raise KeyError("mine")
 
@@ -92,7 +91,7 @@ def test_a_new_iterator_closes_the_one_before_it(make):
 
 
 def test_no_workers_means_no_threads(make):
-    def threads() -> set[threading.Thread]:
+    def threads():
         # The kernel is loaded beside the image that comes when enough were decoded.
         return {thread for thread in threading.enumerate() if thread.name != "datapipe-kernel"}
 
@@ -123,7 +122,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog
     monkeypatch.setattr("datapipe.workers.threads._PATIENCE", 0.01)  # it hangs however long
     begun, hold = threading.Event(), threading.Event()
 
-    def hang(sample: Any, generator: Any) -> Any:
+    def hang(sample, generator):
         begun.set()
         hold.wait(PATIENCE)
         return sample
@@ -144,7 +143,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog
 def test_loaders_started_at_once_leave_the_threads_of_torch_alone(make):
     seen = []
 
-    def read() -> None:
+    def read():
         for _ in make(batch_size=37):
             seen.append(torch.get_num_threads())
 
@@ -165,7 +164,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, m
     state, threads = loader.state_dict(), torch.get_num_threads()
     start = threading.Thread.start
 
-    def refuse_third(self: threading.Thread) -> None:
+    def refuse_third(self):
         if self.name == "datapipe-worker-2":
             raise RuntimeError("can't start new thread")
         start(self)
@@ -184,7 +183,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, m
 def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
     collecting = threading.Event()
 
-    def collect(sample: Any, generator: Any) -> Any:
+    def collect(sample, generator):
         if collecting.wait(PATIENCE):
             gc.collect()
         return sample
@@ -204,7 +203,7 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
 def test_one_iterator_is_not_for_two_threads(make):
     begun, go = threading.Event(), threading.Event()
 
-    def wait(sample: Any, generator: Any) -> Any:
+    def wait(sample, generator):
         begun.set()
         go.wait(PATIENCE)
         return sample

@@ -1,9 +1,7 @@
 """A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
 
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ Make = Callable[..., Loader]
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def _quiet(caplog):
     with caplog.at_level(logging.ERROR, "pytorch_lightning"):
         yield
 
@@ -32,24 +30,24 @@ pytestmark = [
 class Model(pl.LightningModule):
     """One weight; remembers the keys of the batches it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = torch.nn.Linear(1, 1)
         self.seen: list[list[str]] = []
         self.validated: list[list[str]] = []
 
-    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+    def training_step(self, batch, index):
         self.seen.append(batch["key"])
         return self.weight(batch["pixel_values"].float().mean().reshape(1, 1)).sum()
 
-    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+    def validation_step(self, batch, index):
         self.validated += valid_keys([batch])
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1e-6)
 
 
-def trainer_of(*callbacks: Any, **options: Any) -> Any:
+def trainer_of(*callbacks, **options):
     return pl.Trainer(
         accelerator="cpu",
         logger=False,
@@ -61,21 +59,21 @@ def trainer_of(*callbacks: Any, **options: Any) -> Any:
     )
 
 
-def fit(loader: Any, *callbacks: Any, resume: Path | None = None, **options: Any) -> Model:
+def fit(loader, *callbacks, resume=None, **options):
     model = Model()
     more = {"ckpt_path": str(resume), "weights_only": False} if resume else {}
     trainer_of(*callbacks, **options).fit(model, loader, **more)
     return model
 
 
-def checkpoints(folder: Path, **options: Any) -> Any:
+def checkpoints(folder, **options):
     """Saves `folder/STEP.ckpt`."""
     return pl.callbacks.ModelCheckpoint(
         folder, filename="{step}", auto_insert_metric_name=False, save_top_k=-1, **options
     )
 
 
-def keys_of(make: Make, epochs: int) -> list[list[str]]:
+def keys_of(make, epochs):
     """Keys of every batch of uninterrupted epochs."""
     loader = make(batch_size=8)
     return [batch["key"] for _ in range(epochs) for batch in loader]
@@ -91,7 +89,7 @@ def keys_of(make: Make, epochs: int) -> list[list[str]]:
     ids=["epochs", "steps", "a run as one epoch"],
 )
 def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(make, tmp_path, length, run):
-    def loader() -> Loader:
+    def loader():
         return make(batch_size=8, **run)
 
     whole = fit(loader(), checkpoints(tmp_path, every_n_train_steps=1), **length)
@@ -144,11 +142,11 @@ def test_validation_sees_everything_in_order_and_leaves_training_alone(make):
 class CountsItsSteps(Model):
     """Lightning fetches one batch ahead of a loader without a length, and saves what it fetched."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader):
         super().__init__()
         self.loader = loader
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint):
         states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
         states[0] = self.loader.state_dict(step=len(self.seen))
 

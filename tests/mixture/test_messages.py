@@ -28,7 +28,7 @@ def test_messages_about_files_name_the_line(case, tmp_path, monkeypatch):
     assert str(refused.value) == message.rstrip("\n")
 
 
-def nested(levels: int) -> dict[str, Any]:
+def nested(levels):
     inner = {"a": 1}
     for level in range(levels):
         inner = {f"g{level}": {"weight": 1, "datasets": inner}}

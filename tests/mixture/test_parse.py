@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from datapipe.quantities import Amount
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Mixture:
+def full(tmp_path):
     return Mixture.load(shutil.copy(Path(__file__).parent / "full.yaml", tmp_path))
 
 
@@ -118,7 +117,7 @@ def test_a_mixture_goes_to_json_and_back(full):
 
 
 def test_a_text_spec_that_json_cannot_hold_is_left_out():
-    def count(widths: Any, heights: Any) -> Any:
+    def count(widths, heights):
         return widths
 
     image = ImageSpec(size=(8, 9), fill=(1, 2, 3), resize="pad", normalize=((0.5,) * 3, (1.0,) * 3))
@@ -141,7 +140,7 @@ WEIGHTS = st.floats(1e-6, 1e6) | st.integers(1, 1000)
 def test_any_tree_of_weights_goes_to_json_and_back(weights):
     names = iter(range(1000))
 
-    def written(tree: Any) -> Any:
+    def written(tree):
         return {
             f"d{next(names)}": weight
             if not isinstance(weight, tuple)

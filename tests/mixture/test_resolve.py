@@ -6,7 +6,6 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,16 +23,16 @@ Segment = tuple[int, int, list[Fraction], list[Fraction]]
 """First draw, draws (0: without end), rates at both ends."""
 
 
-def sizes_of(*counts: int) -> Any:
+def sizes_of(*counts):
     return np.array(counts, np.int64)
 
 
-def means_of(*tokens: float) -> Any:
+def means_of(*tokens):
     return np.array(tokens, np.float64)
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[int]], list[tuple[int, int]]]:
+def schedules(draw):
     """Draw sizes, weights (one row more than changes) and changes as (start, over) in samples."""
     datasets = draw(st.integers(1, 4))
     sizes = draw(st.lists(st.integers(1, 500), min_size=datasets, max_size=datasets))
@@ -50,9 +49,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[int]], list[tuple[i
     return sizes, weights, changes
 
 
-def mixture_of(
-    weights: list[list[int]], changes: list[tuple[int, int]], epoch: Any = "longest"
-) -> Mixture:
+def mixture_of(weights, changes, epoch="longest"):
     names = [f"d{number}" for number in range(len(weights[0]))]
     content = {"epoch": epoch, "datasets": dict(zip(names, weights[0], strict=True))}
     schedule = [
@@ -62,7 +59,7 @@ def mixture_of(
     return Mixture.of(content | ({"schedule": schedule} if changes else {}))
 
 
-def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> list[Segment]:
+def exact_segments(weights, changes):
     rows = [[Fraction(weight, sum(row)) for weight in row] for row in weights]
     segments = []
     at = 0
@@ -75,7 +72,7 @@ def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> 
     return [*segments, (at, 0, rows[-1], rows[-1])]
 
 
-def drawn(segments: list[Segment], draws: int) -> list[Fraction]:
+def drawn(segments, draws):
     """Return the exact integrals of the rates over the first draws."""
     totals = [Fraction(0)] * len(segments[0][2])
     for start, length, first, last in segments:
@@ -109,10 +106,10 @@ def test_longest_and_shortest_agree_with_brute_force(case):
     sizes, weights, changes = case
     segments = exact_segments(weights, changes)
 
-    def complete(draws: int) -> bool:
+    def complete(draws):
         return all(map(lambda got, size: got >= size, drawn(segments, draws), sizes))
 
-    def repeated(draws: int) -> bool:
+    def repeated(draws):
         return any(map(lambda got, size: got > size, drawn(segments, draws), sizes))
 
     end = 30_000
@@ -205,7 +202,7 @@ def test_an_epoch_in_tokens_ends_with_the_draw_that_reaches_them(first, last, ov
     }
     epoch = resolve(Mixture.of(content), sizes_of(5, 5), means_of(first, last)).epoch
 
-    def total(draws: int) -> Fraction:
+    def total(draws):
         ramp = min(draws, over)
         return ramp * (first + Fraction(last - first, 2 * over) * ramp) + (draws - ramp) * last
 

@@ -2,9 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,17 +29,17 @@ class Sample:
     images: list[Image.Image]
 
 
-def loader_of(shards: Any, model: Any, **options: Any) -> datapipe.Loader:
+def loader_of(shards, model, **options):
     """A loader in this process, of samples in their order if not asked for otherwise."""
     given = {"shuffle": False, "num_workers": 0} | options
     return datapipe.make_loader(shards, model=model, **given)
 
 
 @pytest.fixture(scope="session")
-def samples_of() -> Callable[[int], list[Sample]]:
+def samples_of():
     """Makes so many samples: of one image, several or none; sizes and texts of every kind."""
 
-    def make(count: int) -> list[Sample]:
+    def make(count):
         draw = random.Random(7)
         return [_sample(draw, number) for number in range(count)]
 
@@ -49,20 +47,20 @@ def samples_of() -> Callable[[int], list[Sample]]:
 
 
 @pytest.fixture(scope="session")
-def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def films(tmp_path_factory):
     """Shards of samples with videos."""
     return write_shards(tmp_path_factory.mktemp("videos") / "shards", video_samples())
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory):
     """Checkpoints of the models that take videos, and of those with images of new forms."""
     cases = VIDEO_CASES | {name: TINY[name].case for name in FORMS}
     return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in cases.items()}
 
 
-def _sample(draw: random.Random, number: int) -> Sample:
-    def words() -> str:
+def _sample(draw, number):
+    def words():
         return " ".join(draw.choices(WORDS, k=draw.randint(1, 12)))
 
     images = [_image(draw) for _ in range((1, 0, 1, 2, 1, 3)[number % 6])]
@@ -72,7 +70,7 @@ def _sample(draw: random.Random, number: int) -> Sample:
     return Sample(turns, images)
 
 
-def _image(draw: random.Random) -> Image.Image:
+def _image(draw):
     source = photo(draw.choice(PHOTOS))
     long = draw.choice((28, 60, 150, 300, 420, 640))
     width = max(9, round(long * draw.uniform(0.3, 1)))
@@ -86,10 +84,10 @@ def _image(draw: random.Random) -> Image.Image:
 
 
 @pytest.fixture(scope="session")
-def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Sample]], Path]:
+def packed_samples(tmp_path_factory):
     """Packs samples as PNG files with a table of conversations."""
 
-    def pack(samples: list[Sample]) -> Path:
+    def pack(samples):
         root = tmp_path_factory.mktemp("conversations")
         raw = root / "raw"
         raw.mkdir()
@@ -113,8 +111,6 @@ def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[S
 
 
 @pytest.fixture(scope="session")
-def shards(
-    samples_of: Callable[[int], list[Sample]], packed_samples: Callable[[list[Sample]], Path]
-) -> Path:
+def shards(samples_of, packed_samples):
     """Twelve samples, packed."""
     return packed_samples(samples_of(12))

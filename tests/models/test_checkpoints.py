@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +24,11 @@ LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return QWEN.save(tmp_path / "model", apart=True)
 
 
-def edit(path: Path, **changes: Any) -> None:
+def edit(path, **changes):
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | changes))
 

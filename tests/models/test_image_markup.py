@@ -1,8 +1,6 @@
 """Markup between the tokens of an image is counted, cut and learnt with the image."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +15,11 @@ IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return PIXTRAL.save(tmp_path_factory.mktemp("pixtral"))
 
 
-def texts(loader: Any) -> list[list[str]]:
+def texts(loader):
     tokenizer = PIXTRAL.make().tokenizer
     return [
         tokenizer.convert_ids_to_tokens(row[kept.bool()].tolist())

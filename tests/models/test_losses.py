@@ -3,7 +3,6 @@
 `tests/examples/test_huggingface_models.py` says so of the other families, and of gradients.
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,11 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Any:
+def made(tmp_path_factory, shards):
     """A tiny model, the folder of its checkpoint, and the summed losses of samples by key."""
     known: dict[tuple[str, str], Any] = {}
 
-    def make(name: str, attention: str) -> Any:
+    def make(name, attention):
         if (name, attention) not in known:
             folder = TINY[name].case.save(tmp_path_factory.mktemp(name))
             model, alone = TINY[name].build(attention), {}
@@ -42,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Any:
     return make
 
 
-def loss_of(model: torch.nn.Module, batch: dict[str, Any]) -> float:
+def loss_of(model, batch):
     inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].double()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -40,7 +39,7 @@ def test_a_line_that_ends_after_an_image_is_no_difference(case, tmp_path, encode
 class Other:
     """A processor whose options are not those that it names, or whose template says otherwise."""
 
-    def __init__(self, case: Any, rewrite: Any = lambda text, *_: text, **changes: Any) -> None:
+    def __init__(self, case, rewrite=lambda text, *_: text, **changes):
         self.named, self.real, self.rewrite = case.make(), case.make(), rewrite
         for name, value in changes.items():
             images = self.real.image_processor
@@ -49,10 +48,10 @@ class Other:
         self.chat_template = self.named.chat_template
         self.__class__ = type(type(self.named).__name__, (type(self),), {})
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, **given):
         return self.real(**given)
 
-    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+    def apply_chat_template(self, messages, **options):
         text = self.real.apply_chat_template(messages, **options)
         return self.rewrite(text, messages, options.get("add_generation_prompt"))
 
@@ -76,7 +75,7 @@ def test_the_first_difference_is_shown(changes, message, shards):
 
 
 def test_labels_that_a_template_does_not_mean_are_shown(shards):
-    def rewrite(text: str, _: Any, asked: bool | None) -> str:
+    def rewrite(text, _, asked):
         """As a template that writes the answer's first word before it is asked for."""
         return text[: -len("assistant\n")] if asked else text
 
@@ -89,7 +88,7 @@ def test_labels_that_a_template_does_not_mean_are_shown(shards):
 
 
 def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards):
-    def rewrite(text: str, messages: Any, _: Any) -> str:
+    def rewrite(text, messages, _):
         """As a template that marks the last turn."""
         return "1" * (len(messages) == 1) + text
 

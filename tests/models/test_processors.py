@@ -2,7 +2,6 @@
 
 import re
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 import datapipe
 
-from .checkpoints import CASES, Case, mostly_quick
-from .conftest import Sample, loader_of
+from .checkpoints import CASES, mostly_quick
+from .conftest import loader_of
 from .tiny import TINY
 
 FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
@@ -23,7 +22,7 @@ FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_image
 pytestmark = pytest.mark.usefixtures("rows_first")
 
 
-def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
+def learnt(case, processor, text, ids):
     """Labels of a sample, found in its text by a regular expression: -100 or the token.
 
     Args:
@@ -60,11 +59,11 @@ def learnt(case: Case, processor: Any, text: str, ids: list[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def few(samples_of: Any, shards: Path) -> tuple[list[Sample], Path]:
+def few(samples_of, shards):
     return samples_of(12), shards
 
 
-def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
+def theirs(processor, sample):
     """The text of a sample as the template writes it, and what the processor makes of it."""
     messages = []
     for role, text in sample.turns:
@@ -79,14 +78,14 @@ def theirs(processor: Any, sample: Sample) -> tuple[str, dict[str, Any]]:
     return text, dict(given)
 
 
-def in_grey_levels(values: torch.Tensor, spec: datapipe.ImageSpec) -> torch.Tensor:
+def in_grey_levels(values, spec):
     if spec.resize == "budget":
         return values * 255
     mean, std = (torch.tensor(three).view(3, 1) for three in spec.mean_std or ())
     return (values.reshape(-1, 3, values[0].numel() // 3) * std + mean) * 255
 
 
-def check(case: Case, model: Any, samples: list[Sample], shards: Path) -> None:
+def check(case, model, samples, shards):
     processor = case.make()
     spec, _ = datapipe.specs_for(model)
     loader = loader_of(shards, model, batch_size=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,11 +17,11 @@ from .videos import VIDEO_CASES, VideoSample, clip, samples, write_shards
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return VIDEO_CASES["qwen3_vl"].save(tmp_path / "model")
 
 
-def video_of(folder: Path) -> VideoSpec:
+def video_of(folder):
     video = datapipe.specs_for(folder)[0].video
     assert isinstance(video, VideoSpec)
     return video

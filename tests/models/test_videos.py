@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import datapipe
 
@@ -23,7 +21,7 @@ PACKING = [name for name in VIDEO_CASES if name != "qwen3_5"]  # needs flash-lin
 pytestmark = pytest.mark.usefixtures("rows_first")
 
 
-def assert_same_pixels(ours: Tensor, expected: Tensor, spec: datapipe.ImageSpec) -> None:
+def assert_same_pixels(ours, expected, spec):
     assert ours.shape == expected.shape
     std = torch.tensor((spec.mean_std or ())[1]).view(3, 1)
     off = (ours - expected).view(len(ours), 3, -1).abs() * std * 255
@@ -51,18 +49,18 @@ def test_a_model_is_fed_as_by_its_processor(name, films, tmp_path):
                 assert_same_pixels(batch[key], expected[key], image)
 
 
-def tiny(name: str) -> Any:
+def tiny(name):
     """A tiny model of the family, in float64."""
     return replace(TINY[name], case=VIDEO_CASES[name]).build("sdpa")
 
 
-def types_of(model: Any, batch: dict[str, Any]) -> Tensor:
+def types_of(model, batch):
     """1 for tokens of images, 2 for those of videos, as processors return them."""
     image = batch["input_ids"] == model.config.image_token_id
     return image.int() + 2 * (batch["input_ids"] == model.config.video_token_id).int()
 
 
-def in_double(batch: dict[str, Any]) -> dict[str, Any]:
+def in_double(batch):
     pixels = ("pixel_values", "pixel_values_videos")
     return {k: v.double() if k in pixels else v for k, v in batch.items()}
 

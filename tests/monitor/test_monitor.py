@@ -5,8 +5,6 @@ import json
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -16,12 +14,12 @@ from .virtual import Batches, Clock, train
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def monitor(clock: Clock) -> datapipe.Monitor:
+def monitor(clock):
     return datapipe.Monitor(clock=clock)
 
 
@@ -137,7 +135,7 @@ def test_a_step_that_fails_counts_for_nothing_and_its_error_comes_through(monito
 
 
 def test_errors_of_the_loader_and_its_end_come_through(monitor):
-    def broken() -> Iterator[int]:
+    def broken():
         yield 1
         raise OSError("disk gone")
 
@@ -179,7 +177,7 @@ def test_batches_are_not_kept_alive(monitor):
 
 
 def test_nothing_grows_with_the_number_of_steps(clock):
-    def reachable(root: Any) -> int:
+    def reachable(root):
         found, stack = set(), [root]
         while stack:
             item = stack.pop()
@@ -230,7 +228,7 @@ def test_two_loops_on_one_monitor_do_not_mix(monitor, clock):
 def test_another_thread_is_let_through_unmeasured_and_told_once(monitor, clock, caplog):
     got: list[int] = []
 
-    def other() -> None:
+    def other():
         for number in monitor(range(5)):
             with monitor.step(), monitor.transfer():
                 got.append(number)

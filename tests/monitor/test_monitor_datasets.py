@@ -2,9 +2,7 @@
 
 import json
 import weakref
-from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,32 +24,32 @@ PADDED = {
 }
 
 
-def mixture(batches: Iterable[Any], shares: Any = SHARES) -> Any:
+def mixture(batches, shares=SHARES):
     """A loader of a mixture."""
 
     class Mixture:
         plan = SimpleNamespace(shares=lambda: shares)
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self):
             return iter(batches)
 
     return Mixture()
 
 
-def watched(loader: Any) -> datapipe.Monitor:
+def watched(loader):
     monitor = datapipe.Monitor(gpu=False)
     for _ in monitor(loader):
         pass
     return monitor
 
 
-def seen(loader: Any) -> dict[str, tuple[int, int]]:
+def seen(loader):
     """Samples and tokens by dataset."""
     datasets = watched(loader).report().datasets
     return {each.name: (each.samples, each.tokens) for each in datasets}
 
 
-def without(batch: dict[str, Any], *names: str) -> dict[str, Any]:
+def without(batch, *names):
     return {name: value for name, value in batch.items() if name not in names}
 
 
@@ -88,7 +86,7 @@ def test_batches_are_counted_in_the_course_of_the_run():
     names = [Names(PACK["dataset"])]
     first = weakref.ref(names[0])
 
-    def batches() -> Iterator[Any]:
+    def batches():
         yield PACK | {"dataset": names.pop()}
         yield from [PACK] * 400
 
@@ -128,7 +126,7 @@ def test_batches_on_a_gpu_are_counted_without_a_wait():
     assert found == {"captions": (300, 2550), "chats": (150, 3000), "unseen": (0, 0)}
 
 
-def verdict_of(found: dict[str, tuple[float, float]], samples: int = 10_000, **more: Any) -> Any:
+def verdict_of(found, samples=10_000, **more):
     """The verdict on a loop that got such shares of the samples, and planned ones."""
     datasets = tuple(
         DatasetShare(name=name, samples=round(n * samples), tokens=1, share=n, planned=of, **more)

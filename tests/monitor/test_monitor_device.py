@@ -13,7 +13,6 @@ import torch
 import datapipe
 from datapipe.monitor import gpu, session
 from datapipe.monitor.device_time import DeviceTimes, current_device
-from datapipe.monitor.durations import Durations
 from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
@@ -23,35 +22,35 @@ from .virtual import Batches, Clock
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_said_before() -> None:
+def nothing_was_said_before():
     forget(gpu)
 
 
 class FakeDevice:
     """Passes what is queued when it is told to; work is a number of seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.queued: list[Any] = []
         self.now = 0.0
         self.made = 0
         self.captures = False
 
-    def mark(self) -> Any:
+    def mark(self):
         self.made += 1
         mark = SimpleNamespace(at=None, query=lambda: mark.at is not None)
         mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
 
-        def record() -> None:
+        def record():
             self.queued.append(mark)
             mark.at = None
 
         mark.record = record
         return mark
 
-    def recording(self) -> bool:
+    def recording(self):
         return self.captures
 
-    def run(self, until: float = 0.0) -> None:
+    def run(self, until=0.0):
         """Do all that is queued, which has come by the time `until`."""
         for item in self.queued:
             if isinstance(item, float):
@@ -63,15 +62,15 @@ class FakeDevice:
 
 
 @pytest.fixture
-def device() -> FakeDevice:
+def device():
     return FakeDevice()
 
 
-def mean(durations: Durations) -> float:
+def mean(durations):
     return durations.total / durations.count / 1e9
 
 
-def one_turn(device: FakeDevice, times: DeviceTimes, *, counts: bool = True) -> None:
+def one_turn(device, times, *, counts=True):
     """A turn of 10 ms of copying and 50 ms of work, with 20 ms of copying inside of it."""
     for part, before, inside, after in ((TRANSFER, 0.01, 0.0, 0.0), (STEP, 0.02, 0.02, 0.03)):
         times.note(ENTER, part)
@@ -150,16 +149,16 @@ class FakeGpu:
 
     name = "Fake 1"
 
-    def __init__(self, answer: tuple[float, int, int] | None = (0.5, 3 << 30, 80 << 30)) -> None:
+    def __init__(self, answer=(0.5, 3 << 30, 80 << 30)):
         self.answer = answer
 
-    def sample(self) -> tuple[float, int, int]:
+    def sample(self):
         if self.answer is None:
             raise RuntimeError("the driver is gone")
         return self.answer
 
 
-def samplers() -> list[threading.Thread]:
+def samplers():
     return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
 
 
@@ -203,7 +202,7 @@ def test_a_driver_that_fails_is_reported_once(caplog):
 def test_torch_is_asked_for_its_current_gpu_and_what_hinders_is_said(
     monkeypatch, caplog, error, said
 ):
-    def utilization(device: int) -> int:
+    def utilization(device):
         if error:
             raise error
         return 92 + device

@@ -1,8 +1,6 @@
 """The most that a faster pipeline could give, on a virtual clock."""
 
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,20 +10,20 @@ import datapipe
 class World:
     """A clock, and a loader that works ahead beside whatever the loop does."""
 
-    def __init__(self, *, make: float, ahead: int, count: int = 10**9, noise: float = 0.0) -> None:
+    def __init__(self, *, make, ahead, count=10**9, noise=0.0):
         self.now = 0.0
         self.make, self.ahead, self.count = make, ahead, count
         self.noise = random.Random(3), noise
         self.passes = 0
 
-    def __call__(self) -> int:
+    def __call__(self):
         return round(self.now * 1e9)
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         draw, noise = self.noise
         self.now += seconds * draw.uniform(1 - noise, 1 + noise)
 
-    def __iter__(self) -> Iterator[dict[str, int]]:
+    def __iter__(self):
         self.passes += 1
         done: list[float] = []  # when each batch was finished
         taken: list[float] = []
@@ -39,7 +37,7 @@ class World:
             yield {"batch": number}
 
 
-def measure(world: World, step: float, **options: Any) -> Any:
+def measure(world, step, **options):
     monitor = datapipe.Monitor(clock=world)
     return monitor.headroom(world, lambda _: world.sleep(step), **options)
 
@@ -70,7 +68,7 @@ def test_a_loader_that_ends_is_begun_again():
 def test_the_step_gets_a_batch_as_if_it_were_new():
     seen: list[int] = []
 
-    def step(batch: dict[str, int]) -> None:
+    def step(batch):
         seen.append(batch.pop("batch"))
 
     datapipe.Monitor().headroom(World(make=0.0, ahead=0), step, steps=10)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ Make = Callable[..., datapipe.Loader]
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Callable[..., Path]) -> Path:
+def shards(tmp_path_factory, make_folder):
     """24 small photographs with captions."""
     root = tmp_path_factory.mktemp("monitored")
     datapipe.pack_dataset(make_folder(root / "raw", 24), root / "shards")
@@ -25,7 +24,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory, make_folder: Callable[..., 
 
 
 @pytest.fixture
-def make(shards: Path) -> Make:
+def make(shards):
     """Makes loaders of small images."""
     usual: dict[str, Any] = {"batch_size": 2, "num_workers": 2}
     usual["image"] = datapipe.ImageSpec(size=32)
@@ -48,7 +47,7 @@ def test_a_loader_that_somebody_else_meters_is_left_alone(make):
 
 @pytest.mark.parametrize(("workers", "first"), [(2, ""), (0, "num_workers")])
 def test_a_slow_transform_is_named(make, workers, first):
-    def transform(sample: dict[str, Any], _: Any) -> dict[str, Any]:
+    def transform(sample, _):
         begun = time.thread_time()
         while time.thread_time() - begun < 0.02:
             pass

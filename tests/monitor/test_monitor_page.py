@@ -11,7 +11,7 @@ import datapipe
 from .virtual import Batches, Clock
 
 
-def trained(steps: int, wait: float = 0.0, step: float = 0.1) -> datapipe.Monitor:
+def trained(steps, wait=0.0, step=0.1):
     clock, draw = Clock(), random.Random(steps)
     monitor = datapipe.Monitor(clock=clock, warmup=2)
     for _ in monitor(Batches(clock, steps, wait)):

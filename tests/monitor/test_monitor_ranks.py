@@ -4,9 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,10 +82,10 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Callable[..., list[dict[str, dict[str, Any]]]]:
+def watched(tmp_path):
     """Runs loops on two ranks, which a repeated test measures again; each rank's verdicts."""
 
-    def run(*loops: str) -> list[dict[str, dict[str, Any]]]:
+    def run(*loops):
         command = [sys.executable, "-c", PROGRAM]
         pipe = {"stdout": subprocess.PIPE}
         ranks = [

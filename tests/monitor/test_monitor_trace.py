@@ -3,8 +3,6 @@
 import json
 import logging
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ import datapipe
 from .virtual import is_recorded
 
 
-def events(path: Path, row: str | None = None) -> list[dict[str, Any]]:
+def events(path, row=None):
     """All events, or ours of a row."""
     content = json.loads(path.read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in content if e["name"] == "thread_name"}
@@ -23,7 +21,7 @@ def events(path: Path, row: str | None = None) -> list[dict[str, Any]]:
     return [e for e in ours if names[e["tid"]].startswith(row)] if row else drawn
 
 
-def train(monitor: datapipe.Monitor, batches: Any) -> None:
+def train(monitor, batches):
     weight = torch.ones(50, 50)
     for _ in monitor(batches):
         with monitor.transfer():

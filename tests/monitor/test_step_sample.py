@@ -1,11 +1,9 @@
 """One step as torch's profiler sees it."""
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from torch import nn
 import datapipe
 from datapipe.diagnosis.step_roofline import Operator
 from datapipe.monitor.recorder import StepRecorder
-from datapipe.monitor.step_sample import StepSample, sample_of
+from datapipe.monitor.step_sample import sample_of
 
 from .virtual import is_recorded
 
@@ -22,7 +20,7 @@ MS = 1_000_000
 LONG, SQUARE = torch.ones(1 << 20), torch.ones(256, 256)
 
 
-def event(name: str, begin: float, end: float, kind: str = "cpu_op", **given: Any) -> Any:
+def event(name, begin, end, kind="cpu_op", **given):
     """An event of Kineto, in milliseconds."""
     kinds = torch.autograd.DeviceType
     answers = {"scope": 0, "is_async": False, "start_thread_id": 1, "flops": 0}
@@ -33,7 +31,7 @@ def event(name: str, begin: float, end: float, kind: str = "cpu_op", **given: An
     return SimpleNamespace(**{name: lambda value=value: value for name, value in answers.items()})
 
 
-def old_event(*args: Any, **options: Any) -> Any:
+def old_event(*args, **options):
     """An event of torch before version 2.12."""
     made = event(*args, **options)
     kind = made.activity_type()
@@ -42,7 +40,7 @@ def old_event(*args: Any, **options: Any) -> Any:
     return made
 
 
-def sample(*events: Any, took: float = 100, waited: float = 0.0) -> StepSample:
+def sample(*events, took=100, waited=0.0):
     return sample_of(events, turn=5, took=round(took * MS), waited=waited)
 
 
@@ -114,7 +112,7 @@ def test_on_a_gpu_kernels_decide(event):
     ]
 
 
-def steps(work: Callable[[], object], count: int = 30) -> datapipe.Monitor:
+def steps(work, count=30):
     """A loop that does some work in each step, of which two are recorded."""
     monitor = datapipe.Monitor(warmup=2)
     for _ in monitor(range(count)):
@@ -123,7 +121,7 @@ def steps(work: Callable[[], object], count: int = 30) -> datapipe.Monitor:
     return monitor
 
 
-def recorded(work: Callable[[], object]) -> dict[str, Operator]:
+def recorded(work):
     """The operators of some work, those of equal names added up."""
     recorder = StepRecorder()
     recorder.begin(turn=1, waited=0.0)
@@ -168,7 +166,7 @@ def test_attention_and_convolutions_have_flops_too():
 
 def test_a_profiler_that_fails_is_told_once_and_left(monkeypatch, caplog):
     class Broken:
-        def __init__(self, **_: Any) -> None:
+        def __init__(self, **_):
             raise RuntimeError("CUPTI is taken")
 
     monkeypatch.setattr(torch.autograd.profiler, "profile", Broken)

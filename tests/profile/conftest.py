@@ -1,19 +1,17 @@
 """A small packed dataset of photographs, and loaders of it that do not end."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 
 PHOTOS = 48
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory, encode: Any, crop: Any) -> Path:
+def photos(tmp_path_factory, encode, crop):
     """48 captioned JPEGs of 320x240 and 240x320 pixels, in three shards."""
     raw = tmp_path_factory.mktemp("raw")
     for number in range(PHOTOS):
@@ -27,10 +25,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory, encode: Any, crop: Any) -> 
 
 
 @pytest.fixture
-def endless(photos: Path) -> Callable[..., Loader]:
+def endless(photos):
     """Makes loaders of `photos` without an end."""
 
-    def make(**options: Any) -> Loader:
+    def make(**options):
         usual: dict[str, Any] = {"batch_size": 8, "epochs": None, "num_workers": 2}
         usual["image"] = ImageSpec(size=64, normalize="imagenet")
         return datapipe.make_loader(photos, **(usual | options))

@@ -2,22 +2,20 @@
 
 import itertools
 import time
-from typing import Any
 
-import numpy as np
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 from datapipe.decode.dali.graph import installed
 from datapipe.profile.measure import samples as module
-from datapipe.profile.measure.alone import StageCost, StageCosts, measure_alone
+from datapipe.profile.measure.alone import StageCost, measure_alone
 from datapipe.profile.measure.samples import COLD
 
 IMAGES = ["read", "decode", "resize", "collate"]
 
 
-def measured(loader: Loader, samples: int = 32) -> StageCosts:
+def measured(loader, samples=32):
     return measure_alone(loader, samples=samples, seconds=60.0)
 
 
@@ -55,7 +53,7 @@ def test_the_stages_are_those_of_the_loader(endless, options, stages):
 
 
 def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless):
-    def slow(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    def slow(sample, generator):
         time.sleep(0.01)
         return sample | {"images": [image[::2, ::2] for image in sample["images"]]}
 

@@ -1,7 +1,5 @@
 """Sizes of the forms of a dataset."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +14,7 @@ from datapipe.profile.sizes import cache_bytes
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Path:
+def shards(tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
     for number in range(5):
@@ -44,7 +42,7 @@ def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(shards, size):
     spec = ImageSpec(resize="native") if size is None else ImageSpec(size=size)
     need = cache_bytes(open_dataset(shards), make_transform(spec))
 
-    def share(memory: int) -> float:
+    def share(memory):
         cache = datapipe.CacheSpec(memory=memory, keep="decoded")
         with datapipe.make_loader(shards, batch_size=2, image=spec, cache=cache) as loader:
             return loader.stats()["memory"].expected

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 from datapipe.profile.forecast import Forecast, rank
-from datapipe.profile.job import Profile, profile_loader
+from datapipe.profile.job import profile_loader
 from datapipe.profile.page import remedy_figure, write_report
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.remedies import predict_remedies
@@ -23,15 +22,15 @@ from .figures import alone, roofline, run
 Make = Callable[..., Loader]
 
 
-def profile(make: Make, **options: Any) -> Profile:
+def profile(make, **options):
     return profile_loader(make, shards="my/shards", **({"seconds": 0.4} | options))
 
 
 @pytest.fixture(scope="session")
-def profiled(photos: Path) -> Profile:
+def profiled(photos):
     """Of a usual loader, with the pace of training."""
 
-    def make(**changes: Any) -> Loader:
+    def make(**changes):
         usual: dict[str, Any] = {"batch_size": 8, "epochs": None, "num_workers": 2}
         image = ImageSpec(size=64, normalize="imagenet")
         return datapipe.make_loader(photos, **(usual | {"image": image} | changes))
@@ -40,7 +39,7 @@ def profiled(photos: Path) -> Profile:
 
 
 @pytest.fixture
-def busy(profiled: Profile, endless: Make) -> Profile:
+def busy(profiled, endless):
     """As if decoding had taken most of the time, which a busy machine may hide."""
     costs = {"read": (0.05, 0.05), "decode": (1.0, 1.0)}
     forecast = Forecast(

@@ -2,13 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-import datapipe
-from datapipe.diagnosis.loader_rules import Limit
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.device.prefetcher import DevicePrefetcher
@@ -20,12 +16,12 @@ pytestmark = pytest.mark.campaign  # measures real time
 SECONDS = 0.7
 
 
-def burn() -> None:
+def burn():
     """Some 10 ms of a core, without the interpreter's lock."""
     hashlib.pbkdf2_hmac("sha256", b"password", b"salt", 20_000)
 
 
-def in_python(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def in_python(sample, generator):
     """Some 10 ms of a core, with the interpreter's lock."""
     total = 0
     for number in range(200_000):
@@ -33,19 +29,19 @@ def in_python(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
     return sample
 
 
-def asleep(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+def asleep(sample, generator):
     time.sleep(0.02)
     return sample
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def slow(monkeypatch):
     """Has a method do something before its work."""
 
-    def plant(owner: type, method: str, first: Callable[[], object]) -> None:
+    def plant(owner, method, first):
         real = getattr(owner, method)
 
-        def both(*args: Any, **more: Any) -> Any:
+        def both(*args, **more):
             first()
             return real(*args, **more)
 
@@ -54,7 +50,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return plant
 
 
-def named(loader: datapipe.Loader, step_time: float | None = None, **how: Any) -> Limit:
+def named(loader, step_time=None, **how):
     run = run_pipeline(loader, seconds=SECONDS)
     if step_time is None:
         return find_bottleneck(run, **how)

@@ -2,16 +2,15 @@
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 from datapipe.cli.command import app
 from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
@@ -22,7 +21,6 @@ from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
 from datapipe.profile.measure.alone import measure_alone
 from datapipe.profile.measure.samples import COLD
-from datapipe.profile.pipeline import PipelineRun
 from datapipe.profile.remedies import other_decoder, predict_remedies
 from datapipe.profile.sizes import cache_bytes
 
@@ -33,27 +31,27 @@ ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
 
 
-def measured(seen: PipelineRun, stages: Any = ONE_MS, images: Sequence[bytes] = ()) -> Forecast:
+def measured(seen, stages=ONE_MS, images=()):
     return Forecast(
         run=seen, alone=alone(stages, images), roofline=roofline(seen.usage.cores), processes=False
     )
 
 
-def found(loader: Loader, forecast: Forecast, shards: str = "shards") -> dict[str, Remedy]:
+def found(loader, forecast, shards="shards"):
     return {remedy.name: remedy for remedy in predict_remedies(loader, forecast, shards=shards)}
 
 
-def busy(loader: Loader, **seen: Any) -> Forecast:
+def busy(loader, **seen):
     """Figures of busy cores, with images of the loader."""
     images = measure_alone(loader, samples=16, seconds=1.0).first.images
     return measured(run(BUSY, **seen), images=images)
 
 
 @pytest.fixture
-def leave_free(monkeypatch: pytest.MonkeyPatch) -> LeaveFree:
+def leave_free(monkeypatch):
     """Pretend a number of bytes of free memory."""
 
-    def leave(size: int) -> None:
+    def leave(size):
         for module in (remedies, image_remedies):
             monkeypatch.setattr(module, "free_memory", lambda: size)
 
@@ -221,7 +219,7 @@ def test_the_other_decoder_is_run(endless, now, other):
 
 
 def test_a_decoder_that_cannot_do_it_is_not_run(endless):
-    def make(**changes: Any) -> Loader:
+    def make(**changes):
         return endless(**({"image": ImageSpec(resize="native")} | changes))
 
     assert other_decoder(make(), make, rate=1.0, seconds=0.1) == []
@@ -229,7 +227,7 @@ def test_a_decoder_that_cannot_do_it_is_not_run(endless):
 
 
 def test_remedies_are_ranked_by_gain_and_equal_ones_keep_their_order():
-    def remedy(name: str, gain: float) -> Remedy:
+    def remedy(name, gain):
         return Remedy(name=name, title=name, how="x", rate=gain, gain=gain)
 
     ranked = rank([remedy("a", 1.1), remedy("b", 2.0), remedy("c", 2.001), remedy("d", 0.5)])

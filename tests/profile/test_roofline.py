@@ -3,7 +3,6 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,7 +13,7 @@ from datapipe.profile.measure.roofline import COLD_STORAGE, measure_roofline, ru
 pytestmark = pytest.mark.campaign  # measures real time
 
 
-def asleep(number: int) -> Iterator[float]:
+def asleep(number):
     while True:
         time.sleep(0.005)
         yield 1
@@ -27,7 +26,7 @@ def test_threads_that_wait_do_twice_as_much_together():
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("first", [[], [0]], ids=["as it begins", "at work"])
 def test_what_a_thread_raises_and_an_interrupt_come_out_and_leave_no_thread(first, error):
-    def work(number: int) -> Iterator[float]:
+    def work(number):
         if number == 1:
             yield from first
             if error is KeyboardInterrupt:

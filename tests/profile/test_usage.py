@@ -5,14 +5,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from datapipe.cpus import available_cpus
-from datapipe.diagnosis.loader_figures import Usage
 from datapipe.profile.measure.usage import UsageMeter, bytes_read, own_tree
 from tests.waiting import wait_until
 
@@ -21,19 +19,19 @@ pytestmark = pytest.mark.campaign  # measures real time
 BURN = "import time\nwhile time.process_time() < {seconds}: pass"
 
 
-def burn(seconds: float) -> None:
+def burn(seconds):
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
-def metered(**options: bool) -> UsageMeter:
+def metered(**options):
     meter = UsageMeter(**options)
     meter.start()
     return meter
 
 
-def during(work: Callable[[], object], *, threads: int = 1, probe_gil: bool = False) -> Usage:
+def during(work, *, threads=1, probe_gil=False):
     meter = metered(probe_gil=probe_gil)
     started = [threading.Thread(target=work) for _ in range(threads)]
     for thread in started:
@@ -52,7 +50,7 @@ def test_cpu_time_of_all_threads_counts_and_sleep_does_not():
     assert idle.seconds >= 0.5
 
 
-def started(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+def started(program, *arguments):
     """A process that has done what a program says, and waits until it is ended."""
     process = subprocess.Popen(
         [sys.executable, "-c", program + "\nprint(flush=True)\ninput()", *arguments],

@@ -2,7 +2,6 @@
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,22 @@ from datapipe.report.table import time_text
 class Outline(HTMLParser):
     """Tags, attributes and text of a page; fails on tags that do not close."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str | None]] = []
         self.words = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.words += data
 
 
-def saved(page: Page, path: Path) -> str:
+def saved(page, path):
     page.save(path)
     return path.read_text()
 

@@ -1,7 +1,6 @@
 """Chrome traces."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ EVENTS = [
 ]
 
 
-def read(path: Path) -> list[dict]:
+def read(path):
     return json.loads(path.read_text())["traceEvents"]
 
 

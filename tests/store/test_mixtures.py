@@ -1,8 +1,5 @@
 """Datasets of a mixture are opened when they are needed, and compared before they are used."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,7 +12,7 @@ from ..index.dataset_parts import Opener, mixture_of
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> list[Path]:
+def folders(tmp_path_factory, make_folder):
     """Shards, and two datasets of arrays."""
     root = tmp_path_factory.mktemp("arrays")
     datapipe.pack_dataset(make_folder(root / "raw", 5), root / "shards")

@@ -3,10 +3,8 @@
 import os
 import resource
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 
@@ -18,18 +16,18 @@ from tests.waiting import PATIENCE
 SIZE = 200_000
 
 
-def content(shard: int) -> bytes:
+def content(shard):
     return bytes((shard * 31 + place) % 251 for place in range(1000)) * (SIZE // 1000)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for shard in range(12):
         (tmp_path / f"{shard}.tar").write_bytes(content(shard))
     return tmp_path
 
 
-def store_of(folder: Path, limit: int) -> ShardStore:
+def store_of(folder, limit):
     """A store that is made while the process may open so many files."""
     given = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, given[1]))
@@ -40,17 +38,17 @@ def store_of(folder: Path, limit: int) -> ShardStore:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[ShardStore]:
+def store(folder):
     """A store of three open files, an eighth of what the process may open."""
     with closing(store_of(folder, 24)) as store:
         yield store
 
 
-def member(offset: int, size: int) -> Member:
+def member(offset, size):
     return Member("jpg", offset, size, None)
 
 
-def open_files(folder: Path) -> int:
+def open_files(folder):
     found = 0
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -80,7 +78,7 @@ def test_an_eighth_of_the_files_that_the_process_may_open_is_open(folder):
 def test_workers_that_open_one_shard_at_once_share_it(store, folder):
     start = threading.Barrier(4)
 
-    def read(shard: int) -> bytes:
+    def read(shard):
         start.wait(PATIENCE)
         return bytes(store.read(shard, [member(0, 3)])[0])
 
@@ -91,7 +89,7 @@ def test_workers_that_open_one_shard_at_once_share_it(store, folder):
 
 
 def test_threads_read_right_while_files_are_closed_for_others(store):
-    def read(number: int) -> bool:
+    def read(number):
         shard, at = number % 12, number * 37 % 1000
         return bytes(store.read(shard, [member(at, 99)])[0]) == content(shard)[at : at + 99]
 

@@ -1,7 +1,6 @@
 """Sweeps of synthetic loaders on a virtual clock."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.00
 Sweep = Callable[..., TuneResult]
 
 
-def tune_on(clock: Clock, make: Any, **options: Any) -> TuneResult:
+def tune_on(clock, make, **options):
     """Tune on a virtual clock; options are those of `tune_workers`."""
     workers = options.pop("num_workers", WORKERS)
     ahead = options.pop("prefetch_factor", PREFETCH)
@@ -28,11 +27,11 @@ def tune_on(clock: Clock, make: Any, **options: Any) -> TuneResult:
     return tune(make, settings, Goal(**options), machine, on_trial)
 
 
-def chosen(result: TuneResult) -> tuple[int, int | None]:
+def chosen(result):
     return result.num_workers, result.prefetch_factor
 
 
-def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
+def row(result, workers, ahead=2):
     return next(
         tried
         for tried in result.settings
@@ -41,16 +40,14 @@ def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
 
 
 @pytest.fixture(scope="session")
-def run() -> Sweep:
+def run():
     """Tunes a case; further options are those of `tune_workers`."""
 
-    def tune_case(
-        case: Case, made: list[Loader] | None = None, meter: Any = NoMeter, **options: Any
-    ) -> TuneResult:
+    def tune_case(case, made=None, meter=NoMeter, **options):
         clock = Clock(meter)
         made = [] if made is None else made
 
-        def make(**given: Any) -> Loader:
+        def make(**given):
             seed = 1000 * case.seed + len(made)
             made.append(Loader(case.machine, clock, drift=case.drift, seed=seed, **given))
             return made[-1]
@@ -61,6 +58,6 @@ def run() -> Sweep:
 
 
 @pytest.fixture
-def sweep(run: Sweep) -> Sweep:
+def sweep(run):
     """Tunes a machine of one's own."""
     return lambda machine, *made, **options: run(Case(machine=machine), *made, **options)

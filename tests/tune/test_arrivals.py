@@ -4,10 +4,10 @@ from itertools import accumulate
 
 import pytest
 
-from datapipe.tune.trial import Arrivals, Segment, bounds, count
+from datapipe.tune.trial import Arrivals, bounds, count
 
 
-def arrived(gaps: list[float], *, skip: int | None, ends: list[int] | None = None) -> Arrivals:
+def arrived(gaps, *, skip, ends=None):
     """Batches that come so many seconds after each other, taken at once."""
     got = list(accumulate(gaps))
     return Arrivals(
@@ -15,7 +15,7 @@ def arrived(gaps: list[float], *, skip: int | None, ends: list[int] | None = Non
     )
 
 
-def counted(arrivals: Arrivals, *, group: int, paced: bool = False) -> Segment:
+def counted(arrivals, *, group, paced=False):
     return count(arrivals, *bounds(arrivals, group=group, paced=paced))
 
 

@@ -1,7 +1,6 @@
 """Rates are compared within rounds: drift cancels, and a spoiled trial hardly counts."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +13,7 @@ SETTINGS = {number: Setting(num_workers=number, prefetch_factor=2) for number in
 ALL = list(SETTINGS.values())
 
 
-def rounds(case: dict[str, Any]) -> list[dict[Setting, float]]:
+def rounds(case):
     return [
         {setting: rate for setting, rate in zip(ALL, row, strict=True) if rate}
         for row in case["rounds"] * case.get("times", 1)

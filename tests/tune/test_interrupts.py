@@ -3,8 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -15,13 +13,13 @@ from .synthetic import Clock, Loader
 
 
 class Interrupted(Loader):
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self):
         yield 1
         raise KeyboardInterrupt
 
 
 class Dying:
-    def __del__(self) -> None:
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)  # until it is delivered, and raises where nobody can catch it
 
@@ -35,7 +33,7 @@ def test_what_was_measured_is_kept_and_every_loader_is_closed(caplog, moment, nu
     made: list[Loader] = []
     before = signal.getsignal(signal.SIGINT)
 
-    def make(**given: Any) -> Loader:
+    def make(**given):
         kind = Loader
         if len(made) == number and moment == "making":
             raise KeyboardInterrupt
@@ -57,7 +55,7 @@ def test_what_was_measured_is_kept_and_every_loader_is_closed(caplog, moment, nu
 
 
 def test_interrupting_before_anything_is_known_is_an_interrupt():
-    def make(**_: Any) -> Any:
+    def make(**_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -38,7 +38,7 @@ def test_a_step_that_is_given_is_called_with_batches_and_measured():
     clock = Clock()
     seen: list[int] = []
 
-    def train(batch: int) -> None:
+    def train(batch):
         seen.append(batch)
         clock.sleep(0.02)
 

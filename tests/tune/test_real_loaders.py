@@ -3,8 +3,6 @@
 import multiprocessing
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,17 +20,17 @@ Make = Callable[..., datapipe.Loader]
 
 
 class Numbers(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
+    def __len__(self):
         return 10_000
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index):
         if index > 9_990:
             raise IndexError("there are fewer")
         return torch.tensor([index])
 
 
 @pytest.fixture
-def make(tmp_path: Path, make_folder: Any) -> Make:
+def make(tmp_path, make_folder):
     datapipe.pack_dataset(make_folder(tmp_path / "raw", 24), tmp_path / "shards")
     usual = {"batch_size": 4, "image": datapipe.ImageSpec(size=32)}
     return lambda **given: datapipe.make_loader(tmp_path / "shards", **usual, **given)
@@ -40,7 +38,7 @@ def make(tmp_path: Path, make_folder: Any) -> Make:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent):
-    def make(num_workers: int, prefetch_factor: int | None) -> DataLoader[torch.Tensor]:
+    def make(num_workers, prefetch_factor):
         given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         persists = persistent and num_workers > 0
         return DataLoader(Numbers(), batch_size=4, persistent_workers=persists, **given)

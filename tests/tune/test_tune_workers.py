@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 import datapipe
-from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
 from datapipe.tune.trial import samples_of
 
@@ -69,7 +67,7 @@ def test_where_the_largest_is_best_that_is_said(sweep):
 def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope():
     clock, rates = Clock(), {1: 10.0, 2: 9.0, 4: 10.95, 8: 20.0}
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
+    def make(num_workers, prefetch_factor):
         if num_workers == 16:
             raise OSError("no memory")
         for number in itertools.count():
@@ -127,7 +125,7 @@ def test_short_iterables_are_begun_again(sweep, length):
 def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough():
     clock = Clock()
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
+    def make(num_workers, prefetch_factor):
         for number in range(30):
             clock.sleep(0.1 / max(1, num_workers))
             yield number
@@ -141,13 +139,13 @@ def test_an_iterator_that_can_be_gone_through_once_or_a_list_is_enough():
 def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on():
     clock = Clock()
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
+    def make(num_workers, prefetch_factor):
         if num_workers == 1:
             raise ValueError("not one")
         given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
         return batches(iter(Loader(CORES, clock, **given)), 7 if num_workers == 4 else None)
 
-    def batches(made: Iterator[int], number: int | None) -> Iterator[int]:
+    def batches(made, number):
         yield from itertools.islice(made, number)
         raise RuntimeError("worker died")
 
@@ -159,7 +157,7 @@ def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on():
 
 
 def test_where_no_setting_is_left_the_error_says_why():
-    def make(**_: Any) -> Any:
+    def make(**_):
         raise OSError("no such disk")
 
     clock = Clock()
@@ -193,17 +191,17 @@ def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep):
 class FakeMeter(NoMeter):
     """Stands in for a `UsageMeter` on a virtual clock, where both cores are busy."""
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory):
         self.memory = memory
 
-    def stop(self) -> Usage:
+    def stop(self):
         return replace(super().stop(), cpu=1.0, cores=2, others=0.9, gil=0.0, memory=self.memory)
 
 
 def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried():
     made: list[tuple[int, int | None]] = []
 
-    def make(num_workers: int, prefetch_factor: int | None) -> Loader:
+    def make(num_workers, prefetch_factor):
         made.append((num_workers, prefetch_factor))
         return Loader(WAITS, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
 
@@ -235,7 +233,7 @@ def test_what_holds_the_loader_back_is_said(sweep):
 def test_variants_are_tried_and_the_first_of_equals_is_taken():
     clock = Clock()
 
-    def make(num_workers: int, prefetch_factor: int | None, kind: str) -> Loader:
+    def make(num_workers, prefetch_factor, kind):
         machine = {"slow": replace(WAITS, work=0.1), "one": WAITS, "two": WAITS}[kind]
         return Loader(machine, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
 

@@ -1,21 +1,15 @@
 """A mixture of four small datasets, and its loaders."""
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 
-from .datasets import META, SIZES, SMALL, Make, write_chats, write_drawings
+from .datasets import META, SIZES, SMALL, write_chats, write_drawings
 
 
 @pytest.fixture(scope="module")
-def folders(
-    tmp_path_factory: pytest.TempPathFactory, make_folder: Any, encode: Any, crop: Any
-) -> dict[str, Path]:
+def folders(tmp_path_factory, make_folder, encode, crop):
     """Chats with none to two images, captions, drawings in PNG, and a dataset of one sample."""
     root = tmp_path_factory.mktemp("mixture")
     raw = root / "raw"
@@ -29,22 +23,20 @@ def folders(
 
 
 @pytest.fixture(scope="module")
-def caption(tokenizer: Path) -> datapipe.TextSpec:
+def caption(tokenizer):
     return datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=3)
 
 
 @pytest.fixture(scope="module")
-def chatml(tokenizer: Path) -> datapipe.TextSpec:
+def chatml(tokenizer):
     return datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=4)
 
 
 @pytest.fixture(scope="module")
-def mixture(
-    folders: dict[str, Path], caption: datapipe.TextSpec, chatml: datapipe.TextSpec
-) -> Callable[..., dict[str, Any]]:
+def mixture(folders, caption, chatml):
     """A mixture of all datasets, with texts and images of their own; `options` are of some."""
 
-    def make(*, parts: Iterable[str] = SIZES, **options: dict[str, Any]) -> dict[str, Any]:
+    def make(*, parts=SIZES, **options):
         whole = {
             "chats": {"weight": 0.5, "text": chatml},
             "captions": {
@@ -62,10 +54,10 @@ def mixture(
 
 
 @pytest.fixture
-def make(mixture: Any, caption: datapipe.TextSpec) -> Make:
+def make(mixture, caption):
     """Makes loaders of the mixture of all datasets."""
 
-    def made(given: Any = None, **options: Any) -> Loader:
+    def made(given=None, **options):
         if not options.keys() & {"pack", "max_tokens"}:
             options.setdefault("batch_size", 4)
         defaults = {"text": caption, "image": SMALL, "meta": META, "seed": 3, "num_workers": 0}

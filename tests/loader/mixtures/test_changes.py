@@ -4,10 +4,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ import datapipe
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 
-from .datasets import Draw, draws, of, plain
+from .datasets import draws, of, plain
 
 SIZES = {"a": 23, "b": 31, "c": 7}
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
@@ -24,7 +21,7 @@ STEPS = 9  # before the run is stopped
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> dict[str, Path]:
+def folders(tmp_path_factory, make_folder):
     root = tmp_path_factory.mktemp("mixture")
     for name, samples in SIZES.items():
         datapipe.pack_dataset(make_folder(root / "raw" / name, samples), root / name, shard_size=8)
@@ -32,14 +29,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> dict[
 
 
 @pytest.fixture(params=["samples", "packs"])
-def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[..., datapipe.Loader]:
+def make(request, folders, tokenizer):
     """Makes loaders of a mixture, of samples or of packs."""
     text = datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=2)
     units = {"batch_size": 5}
     if request.param == "packs":
         units = {"pack": 64, "text": text}
 
-    def made(weights: dict[str, Any], **options: Any) -> datapipe.Loader:
+    def made(weights, **options):
         given = {
             name: one if isinstance(one, dict) else {"path": folders[name[0]], "weight": one}
             for name, one in weights.items()
@@ -49,22 +46,22 @@ def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[...
     return made
 
 
-def stopped(make: Any, weights: dict[str, float] = WEIGHTS) -> tuple[list[Draw], dict[str, Any]]:
+def stopped(make, weights=WEIGHTS):
     """Return what was drawn before a run was stopped, and its state."""
     loader = make(weights)
     return draws(islice(loader, STEPS)), json.loads(json.dumps(loader.state_dict()))
 
 
-def resumed(make: Any, weights: dict[str, Any], state: Any, **options: Any) -> datapipe.Loader:
+def resumed(make, weights, state, **options):
     return at_state(make(weights, **options), state)
 
 
-def at_state(loader: datapipe.Loader, state: Any) -> datapipe.Loader:
+def at_state(loader, state):
     loader.load_state_dict(state)
     return loader
 
 
-def assert_passes(found: list[Draw], name: str) -> None:
+def assert_passes(found, name):
     """Every sample was drawn as often as every other one, or once more."""
     counts = Counter(of(name, found))
     assert len(counts) == min(SIZES[name[0]], len(of(name, found)))
@@ -118,7 +115,7 @@ def test_a_state_of_the_changed_run_resumes_exactly(make):
 
 
 def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(folders):
-    def made(weight: float) -> datapipe.Loader:
+    def made(weight):
         mixture = {"datasets": plain(*"abc", folders=folders), "epoch": 60}
         mixture["datasets"]["a"]["weight"] = weight
         return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
@@ -182,7 +179,7 @@ def test_another_content_begins_anew(make, make_folder, tmp_path, caplog):
 
 
 def test_a_schedule_that_changes_later_shares_the_past(folders):
-    def made(start: int) -> datapipe.Loader:
+    def made(start):
         mixture = {
             "datasets": plain(*"abc", folders=folders),
             "epoch": 200,
@@ -201,7 +198,7 @@ def test_a_schedule_that_changes_later_shares_the_past(folders):
 
 
 def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
-    def made(world_size: int, rank: int = 0) -> datapipe.Loader:
+    def made(world_size, rank=0):
         mixture = {
             "datasets": plain(*"abc", folders=folders),
             "epoch": 120,

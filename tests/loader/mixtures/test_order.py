@@ -91,7 +91,7 @@ def test_a_run_is_stopped_and_resumed_again_and_again(make, units, every):
 def test_random_numbers_and_orders_do_not_depend_on_other_datasets(make, mixture):
     """Another dataset moves samples, and changes no pixel of theirs."""
 
-    def pixels(parts: tuple[str, ...]) -> dict[str, list[tuple[str, bytes]]]:
+    def pixels(parts):
         found = {name: [] for name in SIZES}
         loader = make(mixture(parts=parts), batch_size=1, meta=(*META, "images_per_sample"))
         for batch in loader:

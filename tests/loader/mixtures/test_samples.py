@@ -1,7 +1,5 @@
 """Samples of a mixture are those of each dataset alone."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
@@ -26,7 +24,7 @@ def test_random_numbers_differ_between_passes_and_samples(make, mixture):
     assert all(len(set(images)) == 1 for (name, _), images in seen.items() if name == "chats")
 
 
-def turned(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+def turned(sample, generator):
     if generator.random() < 0.5:
         return sample | {"images": [np.ascontiguousarray(i[::-1]) for i in sample["images"]]}
     return sample

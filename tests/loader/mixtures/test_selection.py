@@ -1,7 +1,5 @@
 """Samples of a mixture that are left out."""
 
-from typing import Any
-
 import pytest
 
 import datapipe
@@ -86,7 +84,7 @@ def test_conditions_of_the_loader_and_of_datasets_hold_together(make, mixture):
 
 @pytest.mark.parametrize(("limit", "count"), [(10, 10), ("5%", 1), rare(10**6, 29)])
 def test_a_limit_keeps_the_same_samples_in_every_epoch(make, mixture, limit, count):
-    def kept(most: Any, **options: Any) -> set[str]:
+    def kept(most, **options):
         given = mixture(parts=("chats", "captions"), chats={"limit": most} if most else {})
         return set(of("chats", draws(make(given, image=None, **options))))
 

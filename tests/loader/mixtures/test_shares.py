@@ -1,9 +1,6 @@
 """Shares of a mixture in its plan, and errors about its datasets."""
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,10 +11,10 @@ from .datasets import META, draws
 
 
 @pytest.fixture
-def mix(packed: Path) -> Callable[..., datapipe.Loader]:
+def mix(packed):
     """Makes loaders of a mixture of three names for one folder."""
 
-    def make(**options: Any) -> datapipe.Loader:
+    def make(**options):
         mixture = {
             "datasets": {
                 "a": {"path": packed, "weight": 0.5},

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from .datasets import SIZES, draws, of
 
 
 @pytest.fixture
-def damaged(folders: dict[str, Path], tmp_path: Path) -> Path:
+def damaged(folders, tmp_path):
     """Captions whose sixth image is overwritten."""
     folder = tmp_path / "captions"
     shutil.copytree(folders["captions"], folder)
@@ -79,7 +78,7 @@ def test_a_dataset_that_changes_after_it_was_opened_is_refused(
         pickle.loads(copied).columns.keys(np.arange(52))
 
 
-def notes_in(folder: Path) -> list[Path]:
+def notes_in(folder):
     return sorted((folder / "datapipe" / "mixtures").glob("*.json"))
 
 

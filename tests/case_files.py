@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
 
 
 def cases(name: str) -> list[list[str]]:

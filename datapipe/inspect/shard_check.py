@@ -32,7 +32,7 @@ from datapipe.text.sample_text import parse_json, parse_text
 _AT_ONCE = 2 << 20  # bytes, which stay in the cache of the processor until their checksum is taken
 _LARGE, _LARGEST = 64 << 20, 1 << 30  # bytes of a member that is read part by part, or not decoded
 _MOST_KEPT = 4 << 20  # bytes between members, beyond which they are compared
-_HEADERS = 512  # that are compared together; larger arrays would get new pages every time
+HEADERS_AT_ONCE = 512  # that are compared together; larger arrays would get new pages every time
 # Reads begin at a page, in the file and in memory. Where an address is 16 bytes further into its
 # page than the offset, as in a large `bytearray`, some processors copy at a quarter of the rate.
 _PAGE = 4096  # bytes
@@ -171,8 +171,8 @@ class MemberCheck:
         if len(between) != lengths.sum() or not joined.all():
             return
         ends, names = np.cumsum(lengths), table.header_names
-        for first in range(0, len(numbers), _HEADERS):
-            some = slice(first, first + _HEADERS)
+        for first in range(0, len(numbers), HEADERS_AT_ONCE):
+            some = slice(first, first + HEADERS_AT_ONCE)
             stops, which = ends[some], numbers[some]
             begin = int(stops[0] - lengths[first])
             self.is_plain[which] = are_plain(

@@ -18,7 +18,7 @@ from datapipe.inspect.member_table import MemberTable, read_members
 from datapipe.inspect.shard_check import MemberCheck, Tell, check_tar, check_unindexed
 from datapipe.inspect.sources import OpenFile, read_failure
 
-_PART = 128 << 20  # bytes of a shard that one thread takes; larger ones leave threads idle
+PART_BYTES = 128 << 20  # bytes of a shard that one thread takes; larger ones leave threads idle
 
 
 class ShardJob:
@@ -28,7 +28,7 @@ class ShardJob:
         self, located: DatasetFiles, columns: Columns | None, number: int, *, deep: bool, tell: Tell
     ) -> None:
         self.entry = located.entries[number]
-        self.parts = max(1, -(-self.entry.bytes // _PART))
+        self.parts = max(1, -(-self.entry.bytes // PART_BYTES))
         self.members: MemberTable | None = None  # None if nothing says which bytes it should hold
         self._located, self._columns, self._number = located, columns, number
         self._deep, self._tell = deep, tell

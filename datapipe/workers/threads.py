@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 5.0  # seconds that a thread may take to finish its job
+PATIENCE = 5.0  # seconds that a thread may take to finish its job
 
 
 class ThreadPool(Generic[J, R]):
@@ -262,7 +262,7 @@ class _Crew:
         for thread in self._threads:
             if thread.ident is None or thread is threading.current_thread():
                 continue
-            thread.join(_PATIENCE)
+            thread.join(PATIENCE)
             if thread.is_alive():
                 # A read that hangs cannot be interrupted; the thread ends with the process.
                 logger.warning("%s does not stop", thread.name)

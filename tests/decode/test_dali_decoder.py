@@ -289,7 +289,7 @@ def test_large_images_go_in_smaller_batches(
         return out
 
     images = [encode(crop(left=50 + number)) for number in range(4)]
-    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", images_at_once * 48 * 32 or 1)
+    monkeypatch.setattr(dali_decoder, "MOST_PIXELS", images_at_once * 48 * 32 or 1)
     pixels, _ = decoder_of(run=run).decode(images)
     assert taken == expected
     assert_near(pixels[3], by_kernels(images[3]))

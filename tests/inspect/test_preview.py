@@ -268,7 +268,7 @@ def test_a_video_is_a_strip_of_frames_with_their_times(tmp_path, content):
 def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
     tmp_path, content, monkeypatch, shards
 ):
-    monkeypatch.setattr("datapipe.inspect.preview.build._ROOM", 4_000)
+    monkeypatch.setattr("datapipe.inspect.preview.build.ROOM", 4_000)
     page = content(shards, image=FORMS["stretch"], batch_size=1)
     assert 1 <= len(samples_of(page)) < 6
     assert page["full"]

@@ -37,7 +37,7 @@ ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
 def test_damage_at_random_is_named(kind, originals, tmp_path, monkeypatch):
     whole = originals[kind]
     for number in range(ROUNDS):
-        monkeypatch.setattr(shard_check, "_HEADERS", number % 4 + 1)  # of 8 in a shard
+        monkeypatch.setattr(shard_check, "HEADERS_AT_ONCE", number % 4 + 1)  # of 8 in a shard
         seed = f"verify {kind} {number}"
         choice = random.Random(seed)
         folder = whole.restore(tmp_path / "harmed")
@@ -76,7 +76,7 @@ def test_threads_that_share_a_shard_find_the_same(kind, originals, tmp_path, mon
         harm(folder / whole.shards[1], way, random.Random(f"{kind} {way}"))
         reports = []
         for part in (1 << 30, 1500):
-            monkeypatch.setattr(shard_job, "_PART", part)
+            monkeypatch.setattr(shard_job, "PART_BYTES", part)
             report = datapipe.verify_dataset(folder, deep=number % 2 == 1, workers=2)
             reports.append(replace(report, seconds=0))
         assert reports[0] == reports[1], way

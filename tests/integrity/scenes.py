@@ -142,7 +142,7 @@ class Maker:
         """Make the scene of a name."""
         self._home.mkdir()
         if name.startswith("large_"):  # too large to be compared as a whole when it is opened
-            self._patch.setattr(block_checksums, "_WHOLE", -1)
+            self._patch.setattr(block_checksums, "MOST_COMPARED", -1)
         scene: Scene = getattr(self, f"_{name.removeprefix('large_')}")()
         return scene.settle()
 

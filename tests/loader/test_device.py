@@ -71,7 +71,7 @@ class CountedLane(HostLane):
 
 def feeder_of(lane, **options):
     feeder = DevicePrefetcher("cpu", **options)
-    feeder._lane = lane
+    feeder.lane = lane
     return feeder
 
 

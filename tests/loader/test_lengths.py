@@ -157,7 +157,7 @@ def test_processes_write_the_files_that_threads_write(dataset, contents, monkeyp
     damage(dataset, 11, "json")
     folder = count_tokens(dataset, encoder, workers=2).folder
     expected = contents(folder)
-    monkeypatch.setattr(token_counts, "_MANY", 0)
+    monkeypatch.setattr(token_counts, "MANY_SAMPLES", 0)
     spec = replace(encoder.spec, image_tokens=lambda widths, heights: widths)  # cannot be sent
     for each in (encoder, TextEncoder(spec)):
         shutil.rmtree(folder)

@@ -119,7 +119,7 @@ def test_hundred_short_epochs_do_not_accumulate_anything(make):
 
 
 def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(make, caplog, monkeypatch):
-    monkeypatch.setattr("datapipe.workers.threads._PATIENCE", 0.01)  # it hangs however long
+    monkeypatch.setattr("datapipe.workers.threads.PATIENCE", 0.01)  # it hangs however long
     begun, hold = threading.Event(), threading.Event()
 
     def hang(sample, generator):

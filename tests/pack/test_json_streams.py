@@ -48,7 +48,7 @@ WHOLE = json.dumps(
 @pytest.fixture(params=[1, 3, 16, 1 << 20])
 def size(request, monkeypatch):
     """Number of characters that are read at once."""
-    monkeypatch.setattr(json_stream, "_READ", request.param)
+    monkeypatch.setattr(json_stream, "READ_BYTES", request.param)
     return request.param
 
 

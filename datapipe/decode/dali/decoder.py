@@ -34,7 +34,7 @@ from datapipe.torch_threads import single_threads
 
 _log = logging.getLogger(__name__)
 
-_MOST_PIXELS = 1 << 27  # of images that DALI decodes at once: 400 MB
+MOST_PIXELS = 1 << 27  # of images that DALI decodes at once: 400 MB
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class DaliDecoder:
         pixels = 0
         for row, entry in entries.items():
             pixels += entry.area
-            if not batches or len(batches[-1]) == self.batch_size or pixels > _MOST_PIXELS:
+            if not batches or len(batches[-1]) == self.batch_size or pixels > MOST_PIXELS:
                 batches.append([])
                 pixels = entry.area
             batches[-1].append(row)

@@ -34,7 +34,7 @@ BLOCK = 1 << 13
 """Bytes of a block. Larger blocks slow reads at random down, smaller ones need more checksums."""
 
 _LARGE = 256 << 20  # bytes of a column up to which it may stay in memory whole
-_WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
+MOST_COMPARED = 256 << 20  # bytes of a folder's files, up to which all are compared when opened
 _WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
 _AT_ONCE = 128  # blocks that are read together: more of them would leave the processor's cache
 
@@ -88,7 +88,7 @@ class CheckedFiles:
         ends = np.cumsum(counts)
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
         self._sizes = sizes
-        limit = min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
+        limit = min(MOST_COMPARED, _WHOLE_TOGETHER // _datasets.get())
         self._is_small = sum(sizes.values()) <= limit
         for name in dtypes if self._is_small else ():
             at = 0

@@ -16,7 +16,7 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.make_loader import make_loader
 from datapipe.report.files import write_whole
 
-_ROOM = 6_500_000
+ROOM = 6_500_000
 """Characters of samples in a page, which stays below 8 MB with them."""
 BATCH = 8  # samples of a step where nothing says how many
 
@@ -86,7 +86,7 @@ def preview_page(
     options |= {"num_workers": 0, "device": None, "decoder": "cpu", "cache": None}
     with make_loader(path, rank=rank, world_size=world_size, **options) as loader:
         loader.set_epoch(epoch)
-        steps = list(shown_steps(loader, step=step, samples=samples, room=_ROOM))
+        steps = list(shown_steps(loader, step=step, samples=samples, room=ROOM))
         shown = sum(len(each["samples"]) for each in steps)
         content = {
             "title": title

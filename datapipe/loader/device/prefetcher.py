@@ -79,7 +79,7 @@ class DevicePrefetcher:
             )
         self._channels_last = channels_last
         self._padded = padded
-        self._lane = CudaLane(self.device) if self.device.type == "cuda" else HostLane()
+        self.lane = CudaLane(self.device) if self.device.type == "cuda" else HostLane()
         self._in_flight: deque[tuple[torch.cuda.Event | None, list[Tensor]]] = deque()
 
     def send(
@@ -96,7 +96,7 @@ class DevicePrefetcher:
         kept: list[Tensor] = []
 
         def carry(tensor: Tensor) -> Tensor:
-            there, host = self._lane.carry(tensor)
+            there, host = self.lane.carry(tensor)
             if host is not None:
                 kept.append(host)
             return there
@@ -104,7 +104,7 @@ class DevicePrefetcher:
         if blank is not None and not blank.numpy().any():
             blank = None
         # A tensor that was made in inference mode could not be trained on.
-        with torch.inference_mode(False), self._lane.section():
+        with torch.inference_mode(False), self.lane.section():
             try:
                 carried = self._carry_all(batch, carry)
                 pixels = carried.get(PIXELS)
@@ -123,7 +123,7 @@ class DevicePrefetcher:
                     empty = None if blank is None else carry(blank[len(blank) - len(videos) :])
                     carried[VIDEO_PIXELS] = self._finish(videos, empty, None, 0)
             finally:
-                mark = self._lane.mark()
+                mark = self.lane.mark()
                 if kept:
                     self._in_flight.append((mark, kept))
         return Sent(carried, mark)
@@ -132,12 +132,12 @@ class DevicePrefetcher:
         """Return the batch, for work queued on the current stream from now on; return at once."""
         tensors = [value for value in sent.batch.values() if isinstance(value, Tensor)]
         storages = {each.untyped_storage().data_ptr(): each for each in tensors}
-        self._lane.hand_over(sent.mark, list(storages.values()))
+        self.lane.hand_over(sent.mark, list(storages.values()))
         return sent.batch
 
     def _carry_all(self, batch: Batch, carry: Carry) -> Batch:
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-        joins = self._lane.joins
+        joins = self.lane.joins
         small = {name: each for name, each in tensors.items() if joins and is_small(each)}
         carried = {name: carry(each) for name, each in tensors.items() if name not in small}
         if small:

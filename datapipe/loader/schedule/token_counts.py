@@ -34,7 +34,7 @@ from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
-_MANY = 1 << 16  # samples that take longer than processes take to start
+MANY_SAMPLES = 1 << 16  # samples that take longer than processes take to start
 # Encoding holds the interpreter's lock for 0.3 (long texts) to 0.7 (short ones) of its CPU time, so
 # threads keep no more than three CPUs busy.
 _THREADS = 4
@@ -102,7 +102,7 @@ def _pool_here(
     counter: _TextCounter, factory: Callable[[], _Count], workers: int | None, samples: int
 ) -> WorkerPool[TextChunk, tuple[TextChunk, TokenPart]]:
     count = workers or available_cpus()
-    if count > _FEW and samples >= _MANY:
+    if count > _FEW and samples >= MANY_SAMPLES:
         try:
             return ProcessPool(factory, count, modules=_MODULES)
         except WorkerError as error:

@@ -18,7 +18,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.text_file import is_utf8, open_text
 
-_READ = 1 << 20
+READ_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
 # No token but a string is longer than this, so an error further from the end is no cut-off token.
 _LONGEST_TOKEN = 16
@@ -368,7 +368,7 @@ class _JsonCursor:
             raise PackError(f"{self._path}: the first {self._bytes:,} bytes do not hold it")
         while True:
             # Reading as much again as there is keeps retries linear in the value's length.
-            data = self._file.read(max(_READ, len(rest)))
+            data = self._file.read(max(READ_BYTES, len(rest)))
             try:
                 chunk = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:

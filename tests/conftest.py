@@ -3,12 +3,14 @@
 import errno
 import gc
 import io
+import itertools
 import json
 import os
 import shutil
 import signal
 import tarfile
 import threading
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -219,6 +221,27 @@ def full_disk(monkeypatch):
     """Every disk has 10 KB free."""
     usage = shutil.disk_usage("/")._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
+
+@pytest.fixture
+def failing_disk(monkeypatch):
+    """A context in which a function of `os` finds the disk full, in the calls `fails` says."""
+
+    @contextmanager
+    def failing(name, fails):
+        real, calls = getattr(os, name), itertools.count(1)
+
+        def call(*args, **options):
+            is_reading = name == "open" and not args[1] & os.O_CREAT
+            if not is_reading and fails(next(calls)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, call)
+            yield
+
+    return failing
 
 
 @pytest.fixture

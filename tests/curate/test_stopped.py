@@ -1,8 +1,5 @@
 """A copy that was stopped anywhere is finished by the same call, with the same bytes."""
 
-import errno
-import itertools
-import os
 import subprocess
 import sys
 
@@ -74,19 +71,14 @@ def marks(folder):
 
 
 def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
-    shards, tmp_path, contents, monkeypatch
+    shards, tmp_path, contents, failing_disk
 ):
-    out, calls = tmp_path / "out", itertools.count()
-
-    def full(*arguments, real=os.pwrite):
-        if next(calls) >= 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return int(real(*arguments))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        with pytest.raises(PackError, match=r"No space left.*finished shards are kept"):
-            some(shards, out)
+    out = tmp_path / "out"
+    with (
+        failing_disk("pwrite", lambda number: number > 2),
+        pytest.raises(PackError, match=r"No space left.*finished shards are kept"),
+    ):
+        some(shards, out)
     finished = marks(out)
     assert len(finished) in (1, 2)
     with pytest.raises(datapipe.IndexMismatch, match="was not finished; run the same"):

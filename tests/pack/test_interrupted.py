@@ -1,7 +1,6 @@
 """A pack that was killed anywhere is finished by the same command, with the same bytes."""
 
 import gc
-import itertools
 import os
 import shutil
 import subprocess
@@ -290,20 +289,11 @@ def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
 @pytest.mark.parametrize("number", [1, 2, 4, 7, *map(rare, range(9, 30, 2))])
 @pytest.mark.parametrize("call", ["fsync", "pwrite", "replace", "open"])
 def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
-    tmp_path, raw, whole, contents, monkeypatch, call, number
+    tmp_path, raw, whole, contents, failing_disk, call, number
 ):
     out = tmp_path / "out"
     files = len(os.listdir("/proc/self/fd"))
-    real, calls = getattr(os, call), itertools.count(1)
-
-    def full(*args, **options):
-        is_reading = call == "open" and not args[1] & os.O_CREAT
-        if not is_reading and next(calls) == number:
-            raise OSError(28, "No space left on device")
-        return real(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
+    with failing_disk(call, number.__eq__):
         try:
             pack(raw, out)
         except PackError as error:

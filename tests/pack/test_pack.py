@@ -7,7 +7,6 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.index.dataset import open_dataset
-from datapipe.pack.writers import direct_file
 
 
 def test_rejects_are_told_with_the_file_at_fault_and_leave_gaps_in_the_keys(
@@ -161,21 +160,14 @@ def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monk
 
 @pytest.mark.parametrize("call", ["fsync", "pwrite", "open"])
 def test_a_full_disk_is_a_message_and_the_same_command_goes_on(
-    tmp_path, make_folder, monkeypatch, contents, call
+    tmp_path, make_folder, failing_disk, contents, call
 ):
     raw = make_folder(tmp_path / "raw", 6)
     pack_dataset(raw, tmp_path / "whole", shard_size=2)
-    with monkeypatch.context() as patch:
-        real, calls = getattr(direct_file.os, call), []
-
-        def full(*args, **options):
-            calls.append(args)
-            if len(calls) > 1 and not (call == "open" and args[1] & direct_file.os.O_CREAT == 0):
-                raise OSError(28, "No space left on device")
-            return real(*args, **options)
-
-        patch.setattr(direct_file.os, call, full)
-        with pytest.raises((PackError, OSError), match="No space left on device"):
-            pack_dataset(raw, tmp_path / "out", shard_size=2, workers=1)
+    with (
+        failing_disk(call, lambda number: number > 1),
+        pytest.raises(PackError, match="No space left on device"),
+    ):
+        pack_dataset(raw, tmp_path / "out", shard_size=2, workers=1)
     pack_dataset(raw, tmp_path / "out", shard_size=2)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from datapipe.workers.processes import ProcessPool
 from tests.imports import IMPORTS
 from tests.waiting import PATIENCE, wait_until
 from tests.workers.jobs import broken_worker, repeating_worker, worker, writer
-from tests.workers.process_list import left
 
 
 def describe(job):
@@ -31,8 +31,16 @@ def pool():
 
 
 def ended(process):
-    """Return True once a process ends; False if it outlives all patience."""
-    return left({process}) == set()
+    """Return True once all threads of a process ended; False if it outlives all patience."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    gone = bool(poll.poll(1000 * PATIENCE))
+    os.close(descriptor)
+    return gone
 
 
 def test_workers_start_with_the_first_job_stay_for_the_next_run_and_end_with_the_pool(pool):

@@ -13,4 +13,5 @@ def cases(name: str) -> list[list[str]]:
     room, _, file = name.partition("/")
     lines = (TESTS / room / "cases" / f"{file}.txt").read_text("utf-8").splitlines()
     found = [line.replace(r"\n", "\n").split(" => ") for line in lines if " => " in line]
+    assert len(found) == sum("=>" in line for line in lines), name
     return [["" if part == "none" else part for part in parts] for parts in found]

@@ -4,7 +4,7 @@ import inspect
 import shlex
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe import DeviceSpec, ImageSpec, PackSpec, TextSpec
 from datapipe.cli.fields import field_value, flag_of, help_of
-from datapipe.cli.loading import LOADER_FLAGS, with_flags
+from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
 from datapipe.loader.specs import RunSpec
 from datapipe.plan.options import PlanOptions
 
@@ -24,7 +24,7 @@ def keywords(*arguments):
     got: dict[str, Any] = {}
 
     @with_flags(*LOADER_FLAGS)
-    def load(flags, shards=Path("shards")):
+    def load(flags: Flags, shards: Annotated[Path, typer.Argument()] = Path("shards")):
         got.update(flags.keywords(), shards=shards, given=flags.given())
 
     app = typer.Typer()
@@ -44,6 +44,12 @@ def test_what_is_not_given_stays_as_make_loader_has_it():
     assert (made.pop("shards"), made.pop("given")) == (Path("shards"), ["--batch-size 4"])
     for name, value in made.items():
         assert value == defaults[name].default, name
+
+
+def test_an_image_is_said_by_its_size_options_and_switches():
+    spec = ImageSpec(size=(48, 64), flip=0.5, scaled_decode=True)
+    made = keywords("--batch-size", 4, "--image", "48x64,flip=0.5,scaled_decode")
+    assert made["image"] == spec
 
 
 def test_every_option_reaches_make_loader_under_its_name(tokenizer):

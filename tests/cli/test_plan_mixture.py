@@ -266,6 +266,12 @@ def test_many_phases_and_shares_are_cut():
             ("--batch-size", 4),
             "mixture.yaml:2: dataset 'no' of the mixture: ",
         ),
+        (
+            "shards/: {{weight: 1, text: {{tokenizer: {tokenizer}}}}}\n"
+            "b: {{path: shards, weight: 1}}",
+            ("--batch-size", 2),
+            "mixture.yaml:2: dataset 'b' of the mixture has no text",
+        ),
         ("shards/: 1", ("--batch-size", 2, "--validation"), "has no validation"),
         ("shards/: 1", ("--batch-size", 2, "--epochs", 0), "epochs 0: give an integer from 1"),
     ],

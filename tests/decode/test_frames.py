@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.video_spec import VideoSpec
 
+from ..models.video_processors import qwen3_vl_resize
 from .fitted import decoded, photo, size_of
 
 
@@ -26,3 +28,19 @@ def test_frames_from_a_cache_are_written_as_decoded_ones():
         plain.place(frame, values.reshape(rows, 3, 1, -1))
         transform.finish(values, transform.part(found[number // 2].numpy(), number))
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("limits", ["frame", "video"])
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("size", [(640, 480), (90, 200), (23, 17)], ids=str)
+def test_frames_keep_the_limits_of_videos(size, count, limits):
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    (width, height), both = size, {"min_pixels": 90_000, "max_pixels": 150_000}
+    spec = ImageSpec.preset("qwen2-vl", video=VideoSpec(**both, limits=limits))
+    if limits == "frame":
+        high, wide = smart_resize(height, width, 28, *both.values())
+    else:
+        high, wide = qwen3_vl_resize(count, height, width, 2, 28, *both.values())
+    grid = FrameTransform(spec, count).facts(np.array([width]), np.array([height]))
+    assert grid["video_grid_thw"].tolist() == [[-(-count // 2), high // 14, wide // 14]]

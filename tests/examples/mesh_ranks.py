@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from examples.vlm.data.accumulate import LABELS, labels_of
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
-from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.inputs import IGNORE, following, make_inputs
 from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Kind, Parallel, connect
 from examples.vlm.parallel.mesh import distribute, make_mesh
@@ -201,6 +201,21 @@ def check_sums(shards: str, folder: str) -> None:
     assert mode.get_total_counts() == 4 * layers, mode.get_comm_counts()
 
 
+def check_datasets(shards: str, folder: str) -> None:
+    """Without a mesh, and of padded batches, sums by dataset are those of one process too."""
+    ranks = Ranks(dist.get_rank(), RANKS, torch.device("cpu"))
+    sums, alone = sums_of(ranks), sums_of(Ranks(0, 1, ranks.device))
+    loader = load(Path(shards), FIXED, batch_size=3, rank=ranks.rank, world_size=RANKS)
+    own = list(map(named, loader))
+    for found, batches in ((sums, own), (alone, chain(*gathered(own)))):
+        for batch in batches:
+            targets = following(batch["labels"]).flatten()
+            found.add(batch, targets, (targets != IGNORE).double())
+    figures = sums.since_last()
+    assert figures == alone.since_last()
+    assert sum(each.samples for each in figures) == 25  # repeats at the end do not count
+
+
 def run_of(shards: str, folder: str, *arguments: Any) -> dict[str, Any]:
     """Figures of a run of the program, started by torchrun as it were."""
     line = [shards, *LINE, *(str(a).replace("FOLDER", folder) for a in arguments)]
@@ -219,6 +234,7 @@ CHECKS: dict[str, Callable[[str, str], Any]] = {
     },
     "sdpa": partial(check_steps, name="1x1x4", kernel="sdpa"),
     "sums": check_sums,
+    "datasets": check_datasets,
     "recompute": partial(check_steps, name="1x2x2", recompute="all", freeze_vision=True),
     "foreach": partial(check_steps, name="2x2x1", optimizer="foreach"),
     "whole run": lambda *a: run_of(*a, *GROUPS, "--steps", 6),

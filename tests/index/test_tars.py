@@ -126,3 +126,9 @@ def test_a_pack_of_a_list_has_one_format_and_goes_elsewhere(shards):
 @pytest.mark.parametrize(("text", "kind"), cases("index/lists"))
 def test_signs_in_urls_mean_what_they_mean_there(text, kind):
     assert names_shards(text) == (kind == "list")
+
+
+def test_lists_in_a_read_only_folder_have_indexes_of_their_own_in_the_cache(shards, deny):
+    deny(shards)
+    one, other = "data/train-{000000..000001}.tar", "data/train-{000001..000000}.tar"
+    assert (keys(one), keys(other), keys(one)) == (["0", "1"], ["1", "0"], ["0", "1"])

@@ -309,6 +309,7 @@ def test_damage_is_found_in_each(folders, tmp_path, caplog, letters, name, worke
     skipping = datapipe.make_loader(given, on_error="skip", epochs=2, **options)
     failed = {batch["key"][i] for batch in skipping for i in np.flatnonzero(~batch["valid"])}
     assert failed >= {key for _, key in bad}
+    assert skipping.skipped == 2 * len(bad)  # what is damaged is not taken for good in epoch 1
     words = [record.getMessage().split() for record in caplog.records if "skipped" in record.msg]
     assert {(line[4], line[2]) for line in words} == bad  # skipped sample KEY of SHARD: ...
     assert len(list(datapipe.make_loader(given, verify=False, **options))) > 0

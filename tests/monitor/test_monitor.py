@@ -158,6 +158,7 @@ def test_items_length_and_attributes_are_the_loaders(monitor):
     assert list(watched) == [1, 2, 3]
     assert (len(watched), watched.batch_size, bool(watched)) == (3, 8, True)
     assert not monitor([])
+    assert list(monitor([])) == []
     with pytest.raises(TypeError, match="has no len"):
         len(monitor(iter([1])))
     with pytest.raises(AttributeError, match="nonsense"):

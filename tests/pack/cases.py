@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
-TEXT = Path(__file__).with_name("cases.txt").read_text("utf-8")
+TABLES = {}
+for table in Path(__file__).with_name("cases.txt").read_text("utf-8").split("\n== ")[1:]:
+    name, *lines = table.rstrip().splitlines()
+    assert name not in TABLES, name
+    assert all(lines), f"{name}: an empty line"
+    TABLES[name] = lines
 
 
 def cases(table):
     """Return the lines of a table, each parted into what is given and what is said of it."""
-    lines = TEXT.partition(f"\n== {table}\n")[2].partition("\n\n")[0].splitlines()
-    assert lines, table
-    return [tuple(line.split(" => ")) for line in lines]
+    return [tuple(line.split(" => ")) for line in TABLES[table]]
 
 
 def record_cases(table):

@@ -159,6 +159,11 @@ def test_several_files_of_captions_are_refused_by_name(make_coco):
 INSTANCES = [{"id": 1, "image_id": 522418, "bbox": [1, 2, 3, 4], "category_id": 1}]
 
 
+def test_files_of_boxes_beside_the_captions_do_not_matter(make_coco):
+    make_coco(name="annotations/instances_val2017.json", annotations=INSTANCES)
+    assert len(read(make_coco())) == 3
+
+
 @pytest.mark.parametrize("give", ["folder", "file"])
 @pytest.mark.parametrize(
     "annotations",

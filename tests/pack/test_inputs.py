@@ -39,6 +39,12 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path, make_llava, membe
     assert json.loads(packed["json"])["scores"] == [1.5, None, {"deep": None}]
 
 
+def test_an_option_that_a_format_does_not_know_is_refused(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 2)
+    with pytest.raises(PackError, match="--image-root does not apply to the format folder"):
+        pack_dataset(raw, tmp_path / "out", image_root=tmp_path)
+
+
 def test_linked_folders_are_followed_and_circular_links_rejected(tmp_path, make_folder, rejects):
     one, two = make_folder(tmp_path / "raw" / "one", 1), make_folder(tmp_path / "raw" / "two", 1)
     (one / "link").symlink_to(two)

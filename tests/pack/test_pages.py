@@ -99,7 +99,8 @@ def test_places_of_images_are_compared_with_all_pages(tmp_path, encode, make_lla
 def test_pages_together_may_not_have_too_many_pixels(tmp_path, raw, encode, rejects):
     for number, colours in enumerate((COLOURS, COLOURS[:2], COLOURS[:2], COLOURS[:2])):
         (raw / f"{number}.gif").write_bytes(in_colours(encode, "GIF", colours))
-    pack_dataset(raw, tmp_path / "out", pages="all", max_pixels=2 * 24 * 16)
+    report = pack_dataset(raw, tmp_path / "out", pages="all", max_pixels=2 * 24 * 16)
+    assert report.notes[-1].startswith("3 images with several pages or frames, 6 in all; each is")
     (reject,) = rejects(tmp_path / "out")
     assert reject["reason"] == (
         "3 pages or frames are 1,152 pixels together, more than the limit of 768; take the first "

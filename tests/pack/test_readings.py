@@ -15,6 +15,7 @@ from .reading import choose_reader
 from .record_files import write
 
 CASES = yaml.safe_load(Path(__file__).with_name("recognition.yaml").read_text("utf-8"))
+assert all(case.keys() <= {"case", "files", "options", "give", "is", "says"} for case in CASES)
 
 
 def names_of(pattern):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from datapipe import DatapipeError, PackError, StoreError, make_loader, pack_dataset
+from datapipe import PackError, PlanError, StoreError, make_loader, pack_dataset
 from datapipe.testing import assert_same_batches
 
 from ..remote.faulty_proxy import bucket_serving
@@ -91,7 +91,8 @@ def test_a_folder_may_be_named_by_a_url(tmp_path, raw, contents):
 )
 def test_what_cannot_be_done_is_refused(tmp_path, raw, monkeypatch, out, options, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DatapipeError, match=message):
+    error = PlanError if out.startswith("gopher") else PackError
+    with pytest.raises(error, match=message):
         pack_dataset(raw, out, **options)
 
 

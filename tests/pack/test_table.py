@@ -231,3 +231,13 @@ def test_a_table_whose_images_are_urls_is_refused_unless_text_alone_is_meant(tmp
     for options in (ReadOptions(text_column="caption"), ReadOptions(image_column="")):
         (sample,) = read_all(READER, path, options)
         assert (sample.caption, sample.images) == ("A dog", ())
+
+
+def test_images_that_are_missing_are_told_from_those_that_are_broken(raw, packed, rejects):
+    missing = [None, "", "https://a.b/c.jpg", "none.jpg"]
+    broken = ["data:image/jpeg;base64,%", 5, "/dev/zero"]
+    values = ["0.jpg", "1.jpg", "2.jpg", "0.jpg", *missing, *broken]
+    write(raw / "data.jsonl", [{"image": value, "text": "a"} for value in values])
+    assert len(packed(raw)) == 4
+    errors = [line["error"] for line in rejects(raw.parent / "out")]
+    assert errors == ["MissingMember"] * 4 + ["DecodeError"] * 3

@@ -121,7 +121,8 @@ TEXT = "a text beside the one that is taken"
 def test_beside_an_image_and_its_text_others_are_counted(
     tmp_path, tar, jpeg, caplog, ext, data, about
 ):
-    tar(**{"jpg": jpeg, "txt": words, "json": b"{}", ext: data})
+    others = {"jpg": jpeg, "txt": words, "json": b"{}"}
+    tar(**(others | {ext: data} if about == TEXT else {ext: data} | others))
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.images) == (3, 3)
     names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
@@ -215,11 +216,11 @@ def test_a_sample_with_neither_image_nor_text_is_a_reject(tmp_path, tar, members
         datapipe.index_shards(tmp_path / "raw")
 
 
-@pytest.mark.parametrize("ext", ["seg.png", "depth.png", "edited.jpg", "png"])
+@pytest.mark.parametrize("ext", ["seg.png", "depth.png", "edited.jpg", "png", "img"])
 def test_images_beside_the_main_one_are_named_with_what_leaves_them_out(
     tmp_path, tar, jpeg, encode, caplog, ext
 ):
-    other = jpeg if ext.endswith("jpg") else (lambda number: encode(kind="PNG"))
+    other = jpeg if ext.endswith(("jpg", "img")) else (lambda number: encode(kind="PNG"))
     path = tar(**{ext: other, "jpg": jpeg, "txt": words})
     if ext == "png":  # the first of two plain names is the main one
         path = tar(**{"jpg": jpeg, ext: other, "txt": words})

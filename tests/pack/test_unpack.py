@@ -96,3 +96,11 @@ def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, raw, put,
     put(raw, {"captions.json": records[format], name: "content"})
     with pytest.raises(PackError, match=r"unpack (it|[\w.]+ first,) with `"):
         pack_dataset(raw, tmp_path / "out")
+
+
+def test_records_without_images_do_not_mind_an_archive(tmp_path, put):
+    raw = put(
+        tmp_path / "raw",
+        {"data.json": [{"conversations": TURNS[1:]}], "videos.zip": "content"},
+    )
+    assert pack_dataset(raw, tmp_path / "out").samples == 1

@@ -79,3 +79,14 @@ def test_the_layout_of_a_key_never_changes_between_releases():
 
 
 LAYOUT_OF_KEY_2 = [6, 15, 12, 5, 10, 2, 4, 9, 16, 13, 18, 20, 11, 14, 21, 7, 0, 19, 17, 3, 8, 1]
+
+
+def test_a_step_over_the_border_of_two_blocks_is_balanced_too():
+    parts, ends = [], [0]
+    for block in range(12):
+        cost = np.stack(costs(1000 + block, seed=block))
+        parts.append(cost[:, lay_out(*cost, group=64, phase=ends[-1] % 64, key=block)])
+        ends.append(ends[-1] + 1000 + block)
+    steps = np.concatenate(parts, axis=1)[:, : ends[-1] // 64 * 64].reshape(2, -1, 64)
+    across = steps[:, np.array(ends[1:-1]) // 64]
+    assert ((across.max(2) - across.mean(2)) / across.max(2)).mean(1).max() < 0.1

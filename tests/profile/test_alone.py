@@ -81,7 +81,7 @@ def test_damaged_samples_are_counted_and_few_are_measured_again_and_again(tmp_pa
     options = {"batch_size": 8, "epochs": None, "image": ImageSpec(size=32), "on_error": "skip"}
     alone = measured(datapipe.make_loader(tmp_path, **options), samples=30)
     assert alone.samples >= 30
-    assert alone.failed >= 10
+    assert alone.failed in (10, 11)
 
 
 def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endless):

@@ -1,5 +1,7 @@
 """Datasets of a mixture are opened when they are needed, and compared before they are used."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -49,3 +51,14 @@ def test_images_that_are_not_those_of_the_index_are_refused(folders):
     arrays = open_arrays(mixture, open_store(mixture), images=True)
     with pytest.raises(IndexMismatch, match="holds 5 images, and the index 6"):
         arrays.part(1)
+
+
+def test_bytes_on_their_way_are_those_of_all_remote_datasets():
+    class Remote:
+        def begin(self, samples):
+            return SimpleNamespace(bytes=10 * len(samples), contents=lambda at: samples[at])
+
+    store = MixtureStore(lambda number: Remote(), np.array([0, 2, 5, 6]), [True, True, False])
+    fetch = store.begin([(3, "a"), (0, "b"), (5, "c"), (4, "d")])
+    assert fetch.bytes == 30
+    assert [fetch.contents(at) for at in range(4)] == [(1, "a"), (0, "b"), [], (2, "d")]

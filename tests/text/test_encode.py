@@ -5,7 +5,7 @@ import pytest
 from datapipe.text.encode import SampleText
 
 from .encoding import QWEN_IMAGE, chat, encoded, make, written
-from .families import FAMILIES, QWEN2_VL
+from .families import FAMILIES, GEMMA_3, QWEN2_VL
 from .small_tokenizers import TOKENIZERS, small_tokenizer
 
 
@@ -63,6 +63,8 @@ def test_images_without_marks_come_first_on_lines_of_the_templates_own(mark):
     # Where a template writes no newline, that after a mark stays.
     qwen = written(make(QWEN2_VL, image_token="<|image_pad|>"), sample)
     assert qwen.endswith(f"user\n{QWEN_IMAGE}{mark[7:]}What?<|im_end|>\n")
+    gemma = written(make(GEMMA_3, image_token="<image_soft_token>"), sample)
+    assert gemma.endswith("<end_of_image>\n\nWhat?<end_of_turn>\n")
 
 
 def test_a_caption_under_a_chat_template_answers_a_turn_of_images():

@@ -136,7 +136,14 @@ def _is_image(part: Any) -> bool:
     return isinstance(part, str) and bool(_IMAGES.fullmatch(part))
 
 
+_KEYS = frozenset(
+    ["layout", "options", "given", "account", "images", "media", "files", "tars"]
+) | frozenset(["packed", "refused", "either", "says", "counted", "rejects"])
+
+
 def _layout(stated: dict[str, Any]) -> Layout:
+    assert stated.keys() <= _KEYS, stated["layout"]
+
     def make(raw: Raw) -> tuple[Fate, ...]:
         writer = _Writer(raw)
         writer.write(stated)

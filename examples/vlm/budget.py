@@ -108,7 +108,9 @@ def estimate(
         raise ValueError(f"ranks={ranks}, zero={zero}: give 1 or more, and 0, 1, 2 or 3")
     if zero and ranks == 1:
         raise ValueError(f"zero={zero} divides over ranks, and there is 1; give ranks=")
-    model = make_model(config, vocabulary, kernel, techniques)
+    with torch.device("meta"):  # sizes, and no content
+        model = VLM(config, vocabulary, 0, kernel)
+        replace(techniques, compile=Techniques.compile).apply(model)  # a size needs no kernels
     each = load.patches or config.vision.image_tokens * config.vision.merge**2
     patches = load.images * each or config.vision.merge**2  # a blank image where there is none
     half = 4 if techniques.precision == "fp32" else 2
@@ -149,14 +151,6 @@ def estimate(
         exchange=exchange,
         peak=parameters + optimizer + batch + exchange + moving,
     )
-
-
-def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Techniques) -> VLM:
-    """Make a model whose tensors have sizes and no content."""
-    with torch.device("meta"):
-        model = VLM(config, vocabulary, 0, kernel)
-        replace(techniques, compile=Techniques.compile).apply(model)  # a size needs no kernels
-    return model
 
 
 def shard(parameter: Tensor, ranks: int) -> int:

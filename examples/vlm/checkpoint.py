@@ -183,11 +183,6 @@ def others(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if name not in ("model", "optimizer")}
 
 
-def load_model(path: Path, model: nn.Module) -> None:
-    """Fill a model of this process alone from a checkpoint of any number of ranks."""
-    fill(model, *find(path))
-
-
 def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
     """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it."""
     folder = None

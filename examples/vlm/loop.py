@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch, groups_of, labels_of
+from examples.vlm.data.batches import Batch, bring, groups_of, labels_of
 from examples.vlm.data.resident import Resident
-from examples.vlm.data.transfer import bring
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
 from examples.vlm.measure.flops import Meter, Peak
@@ -186,10 +185,13 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     return total / ranks.shares
 
 
-def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Inputs, Tensor]]:
+def passes(
+    run: Run, group: list[Batch], share: float, *, exchanges: bool = True
+) -> Iterator[tuple[Batch, Inputs, Tensor]]:
     """Run the forward and backward pass of each batch, with its losses times `share`.
 
-    Yield the batch on the device, the model's inputs, and the losses by token, without a graph.
+    The last one of a group `exchanges` gradients. Yield the batch on the device, the model's inputs,
+    and the losses by token, without a graph.
     """
     exchange, device, step = run.exchange, run.ranks.device, run.step + 1
     if exchange.pipeline is not None:
@@ -205,7 +207,7 @@ def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, 
         run.mark("in the forward pass", step)
         here = bring(batch, device)
         one = make_inputs(here, run.model.config, run.model.kernel)
-        with exchange.sending(number == len(group)):
+        with exchange.sending(exchanges and number == len(group)):
             with exchange.autocast(run.techniques, device):
                 found = exchange.module(one)
             run.mark("in the backward pass and the exchange of gradients", step)

@@ -12,8 +12,9 @@ import argparse
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,22 +23,21 @@ import torch
 
 import datapipe
 from examples.vlm.checkpoint import load, save
-from examples.vlm.data.accumulate import samples_of_step
+from examples.vlm.data.batches import samples_of_step
 from examples.vlm.data.loaders import make_loader, make_resident, ordered_loader
 from examples.vlm.data.resident import Resident
 from examples.vlm.data.texts import Vocabulary
-from examples.vlm.evaluate import evaluation
-from examples.vlm.generate import print_answers
+from examples.vlm.evaluate import evaluate_and_print
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measure.by_dataset import dataset_table
 from examples.vlm.measure.find_batch import find_batch_size
-from examples.vlm.measure.memory import bytes_of
-from examples.vlm.measure.phases import phases_of, table_of
+from examples.vlm.measure.memory import Phases, bytes_of, table_of
 from examples.vlm.measure.profiling import Profiling, profiled
 from examples.vlm.measure.report import Line, Report, spread, with_costs
 from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.model.config import MODELS
+from examples.vlm.model.sampling import print_answers
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse
 from examples.vlm.parallel.connect import connect, parallel_of
@@ -145,14 +145,17 @@ def learn(
     ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
+    phases = None
+    if options.memory_phases:
+        phases = Phases(state.model, state.optimizer, ranks.device)
     with (
         interruptible(alone) as interrupted,
-        phases_of(options.memory_phases, state.model, state.optimizer, ranks.device) as phases,
-        profiled(profiling if ranks.first else Profiling(), state.model) as profile,
+        closing(phases) if phases else nullcontext(),
+        profiled(profiling, state.model) if ranks.first else nullcontext(),
     ):
 
         def after_step() -> bool:
-            profile.step()
+            profiling.step()
             due = options.save_every and state.step % options.save_every == 0
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
@@ -168,11 +171,11 @@ def learn(
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
-            evaluate=None if held_out is None else evaluation(state, held_out),
+            evaluate=None if held_out is None else partial(evaluate_and_print, state, held_out),
             evaluate_every=options.evaluate_every,
             peak_flops=options.peak_flops,
         )
-    return with_costs(report, phases, profile.stages)
+    return with_costs(report, phases, profiling.stages)
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:

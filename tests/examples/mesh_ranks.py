@@ -26,7 +26,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.data.accumulate import LABELS, labels_of
+from examples.vlm.data.batches import LABELS, labels_of
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from datapipe import PackSpec
-from examples.vlm.data.accumulate import groups_of, labels_of
+from examples.vlm.data.batches import groups_of, labels_of
 from examples.vlm.loop import train_step
 from examples.vlm.measure.by_dataset import MOST, DatasetFigures, dataset_table
 from examples.vlm.model.inputs import IGNORE, following, make_inputs

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.vlm.data.accumulate import LABELS, accumulation_for, groups_of, samples_of_step
+from examples.vlm.data.batches import LABELS, accumulation_for, groups_of, samples_of_step
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.options import parse
 from examples.vlm.parallel import exchange

@@ -15,8 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import datapipe
 from datapipe.plan import Share
-from examples.vlm.data.accumulate import LABELS, Batch
-from examples.vlm.data.transfer import bring, send
+from examples.vlm.data.batches import LABELS, Batch, bring, send
 from examples.vlm.model.inputs import IGNORE
 
 _VERSION = 1

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch
+from examples.vlm.data.batches import Batch, lengths_of, send
 from examples.vlm.data.resident import Resident
-from examples.vlm.data.transfer import send
 from examples.vlm.model.inputs import IGNORE
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
@@ -56,15 +55,14 @@ class DatasetSums:
         they are those of this rank alone, [T / ranks].
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
+        lengths = lengths_of(batch)
         numbers = send(torch.tensor([self._columns[name] for name in names]), device)
         numbers = torch.where(batch["valid"], numbers, none)
         if "cu_seq_lens_q" in batch:
-            bounds = batch["cu_seq_lens_q"][: len(names) + 1]
-            lengths, ends = bounds.diff(), bounds[1:].contiguous()
+            ends = batch["cu_seq_lens_q"][1 : len(names) + 1].contiguous()
             indices = torch.arange(len(targets), dtype=ends.dtype, device=device)
             owners = torch.searchsorted(ends, indices, right=True)
         else:
-            lengths = batch["attention_mask"].sum(1)
             owners = torch.arange(len(targets), device=device) // (len(targets) // len(names))
         # Behind the samples of a pack of constant shape there is padding.
         of_tokens = torch.cat([numbers, numbers.new_full((1,), none)])[owners]

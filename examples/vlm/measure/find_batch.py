@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 import datapipe
-from examples.vlm.data.accumulate import LABELS, Batch
+from examples.vlm.data.batches import LABELS, Batch
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.memory import memory_report, peak_of
 from examples.vlm.model.config import VisionConfig
@@ -211,14 +211,13 @@ def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
 @contextmanager
 def surviving() -> Iterator[None]:
     """Raise `OutOfMemory` for every such error of torch, without its frames and their tensors."""
-    said = None
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (MemoryError, RuntimeError) as error:
         said = str(error)
-    except RuntimeError as error:
-        if not any(name in str(error) for name in _OUT_OF_MEMORY):
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not any(name in said for name in _OUT_OF_MEMORY):
             raise
-        said = str(error)
-    if said is not None:
-        raise OutOfMemory(said)
+    else:
+        return
+    raise OutOfMemory(said)

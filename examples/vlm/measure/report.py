@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch
+from examples.vlm.data.batches import Batch, lengths_of
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.measure.flops import Meter, Peak
-from examples.vlm.measure.phases import Phase, Phases
-from examples.vlm.measure.stages import Stages, verdict
+from examples.vlm.measure.memory import Phases
+from examples.vlm.measure.profiling import Stages, verdict
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.compiling import Compiled
 
@@ -95,7 +95,7 @@ class Report:
     evaluations: list[Evaluation]
     ranks: tuple[RankFigures, ...] = ()
     datasets: tuple[DatasetFigures, ...] = ()
-    memory_phases: list[Phase] = field(default_factory=list)
+    memory_phases: dict[str, dict[str, int]] = field(default_factory=dict)
     stages: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +105,6 @@ class Report:
             "evaluations": [one._asdict() for one in self.evaluations],
             "ranks": [rank._asdict() for rank in self.ranks],
             "datasets": [dataset._asdict() for dataset in self.datasets],
-            "memory_phases": {phase.name: phase.bytes for phase in self.memory_phases},
         }
 
 
@@ -155,7 +154,7 @@ class Counts:
         for batch in group:
             self._samples += len(batch["key"])
             self._slots += batch["input_ids"].numel()
-            self._tokens += tokens_of(batch)
+            self._tokens += lengths_of(batch).sum()
 
     def stop(self) -> None:
         """Take the time; later work does not count."""
@@ -289,11 +288,3 @@ def busy(seen: Any) -> float | None:
         return None
     worked = seen.device.step.total + seen.device.transfer.total
     return float(worked / max(worked + seen.device.idle.total, 1e-9))
-
-
-def tokens_of(batch: Batch) -> Tensor:
-    """Return the number of tokens of a batch without padding, on its device."""
-    if "attention_mask" in batch:
-        return torch.as_tensor(batch["attention_mask"]).sum()
-    # Segments of padding, and empty ones, may follow the samples.
-    return torch.as_tensor(batch["cu_seq_lens_q"])[len(batch["key"])]

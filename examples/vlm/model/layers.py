@@ -1,6 +1,7 @@
-"""The transformer block that the encoder and the language model share."""
+"""The transformer that the encoder and the language model share, and its rotary positions."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +9,29 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from examples.vlm.model.attention import Segments, attend
-from examples.vlm.model.rotary import rotate
 from examples.vlm.techniques.recompute import NONE
 
 Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
+
+
+def angles(positions: Tensor, size: int, base: float = 10_000.0) -> Tensor:
+    """Angle of each pair of values: float32 `[T, size / 2]` for positions `[T]`.
+
+    Rotary positions (RoFormer, arXiv 2104.09864) have one axis for text and two for images.
+    """
+    exponents = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
+    return positions.float()[:, None] * base**-exponents
+
+
+def rotate(x: Tensor, turned: Tensor) -> Tensor:
+    """Turn values `[T, heads, D]` by angles `[T, D / 2]`, in float32 or more; the dtype stays.
+
+    Value i is paired with value i + D / 2, as in GPT-NeoX and Llama.
+    """
+    cos, sin = turned.cos()[:, None], turned.sin()[:, None]
+    first, second = x.to(torch.promote_types(x.dtype, turned.dtype)).chunk(2, dim=-1)
+    out = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return out.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -81,11 +101,8 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
         again = self.recompute if torch.is_grad_enabled() else NONE
         if again.segments:
-
-            def through(block: nn.Module) -> Callable[[Tensor], Tensor]:
-                return lambda x: block(x, turned, segments, kernel)
-
-            parts = [through(block) for block in self.blocks]
+            given = {"turned": turned, "segments": segments, "kernel": kernel}
+            parts = [partial(block, **given) for block in self.blocks]
             x = checkpoint_sequential(  # type: ignore[no-untyped-call]
                 parts, again.segments, x, use_reentrant=False
             )

@@ -71,7 +71,16 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
             "one of them out"
         )
     if options.parallel == "fsdp":
-        check_shards(techniques)
+        if techniques.precision == "fp16":
+            raise ValueError(
+                "--precision fp16 under --parallel fsdp: values between blocks would be float16 "
+                "too, and overflow; give --precision bf16"
+            )
+        if techniques.optimizer == "8bit":
+            raise ValueError(
+                "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
+                "give --optimizer fused, whose states are sharded"
+            )
     if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
         raise ValueError(
             "--bucket-mb with --hook powersgd on CPUs: gloo would mix up the exchanges of several "
@@ -101,19 +110,6 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
 
 def first_given(options: dict[str, Any]) -> str | None:
     return next((name for name, value in options.items() if value is not None), None)
-
-
-def check_shards(techniques: Techniques) -> None:
-    if techniques.precision == "fp16":
-        raise ValueError(
-            "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "
-            "and overflow; give --precision bf16"
-        )
-    if techniques.optimizer == "8bit":
-        raise ValueError(
-            "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
-            "give --optimizer fused, whose states are sharded"
-        )
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,6 @@ heads and hidden units of every block ("tp").
 """
 
 from argparse import Namespace
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -29,50 +28,38 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             "divides them; give --pack, and a multiple of --context"
         )
     if options.parallel == "pipeline" and ranks.world_size > 1:
-        return join_pipeline(ranks, options)
-    if (tensor, context) == (1, 1):
+        stages, groups = ranks.world_size, "--parallel pipeline"
+        refused = [
+            ("padded batches", options.pack is None, "give --pack"),
+            ("--tensor", tensor > 1, "leave it out"),
+            ("--context", context > 1, "leave it out"),
+            ("--precision fp16", options.precision == "fp16", "give --precision bf16"),
+            ("--optimizer 8bit", options.optimizer == "8bit", "give --optimizer fused"),
+            ("--accumulate auto", options.accumulate == "auto", "give a number"),
+            ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
+            ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
+        ]
+    elif (tensor, context) == (1, 1):
         return ranks
-    check_sizes(ranks.world_size, tensor, context)
-    refused = {
-        "--context without --pack": context > 1 and options.pack is None,
-        "--compile": options.compile,
-        "--on-error skip": options.on_error == "skip",
-    }
-    if tensor > 1:
-        # The first two know no DTensors. The others are of DDP, which takes none.
-        refused |= {
-            "--lora": options.lora,
-            "--optimizer 8bit": options.optimizer == "8bit",
-            "--hook": options.hook,
-            "--bucket-mb": options.bucket_mb,
-            "--static-graph": options.static_graph,
-        }
-    remedy = "see docs/distributed.md, and leave one of them out"
-    for name, given in refused.items():
-        refuse(name, given, f"--tensor {tensor} --context {context}", remedy)
-    return ranks._replace(mesh=make_mesh(ranks, tensor, context))
-
-
-def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
-    precision, optimizer = options.precision, options.optimizer
-    for name, given, remedy in (
-        ("padded batches", options.pack is None, "give --pack"),
-        ("--tensor", options.tensor > 1, "leave it out"),
-        ("--context", options.context > 1, "leave it out"),
-        ("--precision fp16", precision == "fp16", "give --precision bf16"),
-        ("--optimizer 8bit", optimizer == "8bit", "give --optimizer fused"),
-        ("--accumulate auto", options.accumulate == "auto", "give a number"),
-        ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
-        ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
-    ):
-        refuse(name, given, "--parallel pipeline", remedy)
-    return ranks._replace(mesh=make_mesh(ranks, pipeline=ranks.world_size))
-
-
-def refuse(name: str, given: Any, option: str, remedy: str) -> None:
-    """Raise an error if an option was given that does not go together with another."""
-    if given:
-        raise ValueError(f"{name} does not go together with {option}; {remedy}")
+    else:
+        check_sizes(ranks.world_size, tensor, context)
+        stages, groups = 1, f"--tensor {tensor} --context {context}"
+        remedy = "see docs/distributed.md, and leave one of them out"
+        refused = [
+            ("--context without --pack", context > 1 and options.pack is None, remedy),
+            ("--compile", options.compile, remedy),
+            ("--on-error skip", options.on_error == "skip", remedy),
+            # These two know no DTensors. The others are of DDP, which takes none.
+            ("--lora", tensor > 1 and options.lora, remedy),
+            ("--optimizer 8bit", tensor > 1 and options.optimizer == "8bit", remedy),
+            ("--hook", tensor > 1 and options.hook, remedy),
+            ("--bucket-mb", tensor > 1 and options.bucket_mb, remedy),
+            ("--static-graph", tensor > 1 and options.static_graph, remedy),
+        ]
+    for name, given, remedy in refused:
+        if given:
+            raise ValueError(f"{name} does not go together with {groups}; {remedy}")
+    return ranks._replace(mesh=make_mesh(ranks, tensor, context, stages))
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:

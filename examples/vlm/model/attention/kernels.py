@@ -8,13 +8,15 @@ by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
 
 from collections.abc import Callable
 from functools import cache
+from math import gcd
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.nn.functional import all_to_all_single
 from torch.nn import functional
 
-from examples.vlm.model.attention.exchange import over_heads
 from examples.vlm.model.attention.segments import Segments
 
 HALF = (torch.bfloat16, torch.float16)
@@ -130,13 +132,7 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float
 
 
 KERNELS: dict[str, Kernel] = {
-    "plain": plain,
-    "sdpa": sdpa,
-    "split": split,
-    "flex": flex,
-    "varlen": varlen,
-    "flash": flash,
-    "xformers": xformers,
+    kernel.__name__: kernel for kernel in (plain, sdpa, split, flex, varlen, flash, xformers)
 }
 
 
@@ -189,4 +185,31 @@ def attend(
     compute = KERNELS[kernel]
     if segments.group is None:
         return compute(q, k, v, segments, dropout)
-    return over_heads(lambda q, k, v: compute(q, k, v, segments, dropout), q, k, v, segments.group)
+    return _over_heads(compute, q, k, v, segments, dropout)
+
+
+def _over_heads(
+    compute: Kernel, q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float
+) -> Tensor:
+    """Attention of rows whose tokens lie on several ranks, by an exchange of tokens for heads.
+
+    Attention sees whole samples. Before it, a rank gives away the heads of others and gets all
+    tokens for its own; after it the reverse (Ulysses, arXiv 2309.14509). So every kernel works, and
+    the bounds of samples hold. The ranks divide `heads`; heads of keys are repeated if the ranks do
+    not divide `kv_heads`.
+    """
+    ranks = dist.get_world_size(segments.group)
+
+    def exchange(x: Tensor) -> Tensor:
+        """Send `x[i]` to rank i, and return what every rank sent here, in the order of ranks."""
+        room = torch.empty_like(x, memory_format=torch.contiguous_format)
+        exchanged: Tensor = all_to_all_single(room, x.contiguous(), group=segments.group)
+        return exchanged
+
+    k, v = (_repeated(x, ranks // gcd(x.shape[1], ranks)) for x in (k, v))
+    # One message for all three: of every part, the heads of one rank after those of another.
+    parts = [x.reshape(len(x), ranks, -1, x.shape[2]) for x in (q, k, v)]
+    got = exchange(torch.cat(parts, dim=2).transpose(0, 1)).flatten(0, 1)
+    q, k, v = torch.split(got, [part.shape[2] for part in parts], dim=1)
+    out = compute(q, k, v, segments, dropout)
+    return exchange(out.view(ranks, -1, *out.shape[1:])).transpose(0, 1).flatten(1, 2)

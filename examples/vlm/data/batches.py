@@ -1,15 +1,44 @@
-"""Batches whose gradients are added up for one step of the optimizer."""
+"""Batches: their way to the device, and those of one step of the optimizer."""
 
 import math
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
 LABELS = "num_items_in_batch"  # key of a batch's labels over all ranks, known from the plan
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a small tensor of the host to a device, without waiting for it.
+
+    From memory that is not page-locked, the host would wait for all that the device has to do.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def bring(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a batch with its tensors on a device, if the loader has not brought them there."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def lengths_of(batch: Batch) -> Tensor:
+    """Return the tokens of each sample without padding, on the batch's device."""
+    if "attention_mask" in batch:
+        return torch.as_tensor(batch["attention_mask"]).sum(1)
+    # Segments of padding, and empty ones, may follow the samples.
+    return torch.as_tensor(batch["cu_seq_lens_q"])[: len(batch["key"]) + 1].diff()
 
 
 def groups_of(

@@ -16,7 +16,7 @@ from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
 from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
-from examples.vlm.measure.report import Counts, Line, Report
+from examples.vlm.measure.report import Counts, Report
 from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.connect import Exchange
@@ -69,7 +69,6 @@ def train(
     *,
     steps: int,
     warm_up: int = 5,
-    log: Callable[[Line], None] = lambda line: None,
     log_every: int = 10,
     after_step: Callable[[], bool] = lambda: True,
     peak_flops: float | None = None,
@@ -81,7 +80,7 @@ def train(
     Args:
         run: changed in place, its `step` too.
         warm_up: steps that are left out of all figures.
-        log: gets a `Line` every `log_every` steps, when the loop waits for the device.
+        log_every: steps from one line of the log to the next, when the loop waits for the device.
         after_step: called after each; training ends if it returns False.
         peak_flops: FLOPs a second of one device; None looks them up, or measures the CPU.
         evaluate: called after the last step, and every `evaluate_every` steps if not 0.
@@ -116,9 +115,7 @@ def train(
         if run.step % log_every == 0 or run.step == steps:
             run.mark("waiting for the device and gathering figures", run.step)
             assert run.own is not None
-            line = counts.line(monitor, run.own)
-            if run.ranks.first:
-                log(line)
+            run.ranks.say(counts.line(monitor, run.own))
         if run.step == steps:
             counts.stop()  # before a checkpoint at the end
         due = run.step == steps or (evaluate_every and run.step % evaluate_every == 0)
@@ -190,8 +187,8 @@ def passes(
 ) -> Iterator[tuple[Batch, Inputs, Tensor]]:
     """Run the forward and backward pass of each batch, with its losses times `share`.
 
-    The last one of a group `exchanges` gradients. Yield the batch on the device, the model's inputs,
-    and the losses by token, without a graph.
+    The last one of a group `exchanges` gradients. Yield the batch on the device, the inputs of the
+    model, and the losses by token, without a graph.
     """
     exchange, device, step = run.exchange, run.ranks.device, run.step + 1
     if exchange.pipeline is not None:

@@ -11,12 +11,15 @@ See docs/distributed.md.
 import argparse
 import json
 import os
+import signal
 import sys
-from contextlib import ExitStack, closing, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,13 +31,12 @@ from examples.vlm.data.loaders import make_loader, make_resident, ordered_loader
 from examples.vlm.data.resident import Resident
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.evaluate import evaluate_and_print
-from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measure.by_dataset import dataset_table
 from examples.vlm.measure.find_batch import find_batch_size
 from examples.vlm.measure.memory import Phases, bytes_of, table_of
 from examples.vlm.measure.profiling import Profiling, profiled
-from examples.vlm.measure.report import Line, Report, spread, with_costs
+from examples.vlm.measure.report import Report, with_costs
 from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.model.config import MODELS
 from examples.vlm.model.sampling import print_answers
@@ -112,7 +114,10 @@ def prepare(
     if options.accumulate == "auto":
         accumulate_automatically(state)
     if options.scale_lr is not None:
-        scale_rate(state, options)
+        samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
+        rule, base = options.scale_lr, options.base_batch
+        state.peak_rate = scaled_rate(options.lr, rule=rule, samples=samples, base=base)
+        ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
     if options.resume:
         facts = facts_of(options, vocabulary)
         state.step = load(options.resume, state.parts(), facts, ranks)
@@ -168,7 +173,6 @@ def learn(
             state,
             steps=options.steps,
             warm_up=options.warm_up,
-            log=log_line,
             log_every=options.log_every,
             after_step=after_step,
             evaluate=None if held_out is None else partial(evaluate_and_print, state, held_out),
@@ -176,6 +180,31 @@ def learn(
             peak_flops=options.peak_flops,
         )
     return with_costs(report, phases, profiling.stages)
+
+
+@contextmanager
+def interruptible(wanted: bool = True) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed, to end a run after its step.
+
+    Twice interrupts at once. If not `wanted`, or outside of the main thread, which alone gets
+    signals, Ctrl-C acts as usual.
+    """
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        pressed.set()
+        print("stopping after this step; Ctrl-C again to stop at once", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
@@ -231,13 +260,6 @@ def build(
     )
 
 
-def scale_rate(state: Run, options: argparse.Namespace) -> None:
-    samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
-    base = options.base_batch
-    state.peak_rate = scaled_rate(options.lr, rule=options.scale_lr, samples=samples, base=base)
-    state.ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
-
-
 def kernel_for(
     options: argparse.Namespace, techniques: Techniques, device: torch.device
 ) -> str | Table:
@@ -260,23 +282,6 @@ def techniques_of(options: argparse.Namespace) -> Techniques:
     if options.accumulate == "auto":
         chosen["accumulate"] = 1  # until it is measured
     return Techniques(**chosen)
-
-
-def log_line(line: Line) -> None:
-    text = f"step {line.step:5d}  loss {fmean(line.loss):.3f}"
-    if line.norm is not None:
-        text += f"  norm {line.norm:.3g}"
-    if line.tokens_per_s:  # not in the warm-up
-        text += f"  {line.tokens_per_s:8,.0f} tokens/s"
-        if line.wait_share is not None:
-            text += f"  waiting {line.wait_share:.1%}"
-        if line.mfu is not None:
-            text += f"  MFU {line.mfu:.1%}"
-    if line.ranks:
-        text += "\n" + spread(line.ranks)
-    if line.datasets:
-        text += "\n" + dataset_table(line.datasets)
-    print(text, file=sys.stderr, flush=True)
 
 
 def show(report: Report, options: argparse.Namespace) -> None:

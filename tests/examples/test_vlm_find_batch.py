@@ -15,7 +15,6 @@ from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure.find_batch import (
     OutOfMemory,
-    Trial,
     bisect,
     find_batch_size,
     heaviest,
@@ -31,13 +30,13 @@ LIMIT = 8_000_000
 
 
 def largest(trials):
-    return max(trial.size for trial in trials if trial.fits)
+    return max(size for size, fits in trials if fits)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
 def test_bisection_finds_the_largest(most, start, unit):
-    trials = bisect(lambda size: Trial(size, size <= most, None), start, unit=unit)
-    assert len({trial.size for trial in trials}) == len(trials) < 30
+    trials = bisect(lambda size: size <= most, start, unit=unit)
+    assert len({size for size, _ in trials}) == len(trials) < 30
     if most >= unit:
         found = largest(trials)
         assert found <= most < found + 2 * unit
@@ -50,8 +49,8 @@ def test_a_step_that_runs_out_of_memory_is_survived():
                 if size > 37:
                     raise torch.OutOfMemoryError("CUDA out of memory")
         except OutOfMemory:
-            return Trial(size, False, None)
-        return Trial(size, True, 0)
+            return False
+        return True
 
     assert largest(bisect(step, 4)) == 37
     with pytest.raises(OutOfMemory), surviving():

@@ -6,17 +6,14 @@ float32: four times the bytes of a device cache. Every rank holds all samples.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 import datapipe
 from datapipe.plan import Share
-from examples.vlm.data.batches import LABELS, Batch, bring, send
-from examples.vlm.model.inputs import IGNORE
+from examples.vlm.data.batches import IGNORE, LABELS, Batch, bring, join_samples, send
 
 _VERSION = 1
 
@@ -110,19 +107,7 @@ class Resident:
             "dataset": [sample.dataset for sample in samples],
             "valid": send(torch.tensor(valid), self._device),
         }
-        if self._packed:
-            lengths = [len(each) for each in ids]
-            bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-            positions = [torch.arange(length, device=self._device) for length in lengths]
-            batch |= {"input_ids": torch.cat(ids)[None], "labels": torch.cat(labels)[None]}
-            batch |= {"position_ids": torch.cat(positions)[None]}
-            for side in ("q", "k"):
-                batch[f"cu_seq_lens_{side}"] = send(bounds, self._device)
-                batch[f"max_length_{side}"] = max(lengths)
-        else:
-            batch["input_ids"] = pad_sequence(ids, True, self._pad_id)
-            batch["labels"] = pad_sequence(labels, True, IGNORE)
-            batch["attention_mask"] = pad_sequence([torch.ones_like(each) for each in ids], True)
+        batch |= join_samples(ids, labels, packed=self._packed, pad_id=self._pad_id)
         for name, parts in (
             ("pixel_values", [sample.pixels for sample in samples]),
             ("image_grid_thw", [sample.grids for sample in samples]),

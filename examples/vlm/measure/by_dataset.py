@@ -55,7 +55,7 @@ class DatasetSums:
         they are those of this rank alone, [T / ranks].
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
-        lengths = lengths_of(batch)
+        lengths = lengths_of(batch, len(names))
         numbers = send(torch.tensor([self._columns[name] for name in names]), device)
         numbers = torch.where(batch["valid"], numbers, none)
         if "cu_seq_lens_q" in batch:

@@ -4,7 +4,7 @@ import os
 import resource
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -69,14 +69,7 @@ def peak_of(call: Callable[[], Any], device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device) - before
     with Allocations() as seen:
         call()
-    return seen.levels()[""].most
-
-
-class Level(NamedTuple):
-    """Bytes of tensors at a mark, and at most since the mark before; from 0 at the start."""
-
-    now: int
-    most: int
+    return seen.levels()[""][1]
 
 
 class Allocations:
@@ -101,22 +94,25 @@ class Allocations:
         with record_function(_MARK + name):
             pass
 
-    def levels(self) -> dict[str, Level]:
-        """Return the bytes at each mark, the last one of a name, and at the end as ""."""
+    def levels(self) -> dict[str, tuple[int, int]]:
+        """Return the bytes at each mark, and at most since the mark before; from 0 at the start.
+
+        They are those of the last mark of a name, and of the end as "".
+        """
         assert self._trace.profiler is not None
         assert self._trace.profiler.kineto_results is not None
         events: list[Any] = self._trace.profiler.kineto_results.events()
         events.sort(key=lambda event: event.start_ns())
-        found: dict[str, Level] = {}
+        found: dict[str, tuple[int, int]] = {}
         now = most = 0
         for event in events:
             if event.name().startswith(_MARK):
-                found[event.name().removeprefix(_MARK)] = Level(now, most)
+                found[event.name().removeprefix(_MARK)] = now, most
                 most = now
             elif event.name() == "[memory]":
                 now += event.nbytes()
                 most = max(most, now)
-        return found | {"": Level(now, most)}
+        return found | {"": (now, most)}
 
 
 class Phases:

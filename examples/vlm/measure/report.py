@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 import datapipe
 from examples.vlm.data.batches import Batch, lengths_of
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
+from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums, dataset_table
 from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import Phases
 from examples.vlm.measure.profiling import Stages, verdict
@@ -30,24 +31,6 @@ class RankFigures(NamedTuple):
     loss: float | None
     norm: float | None
     wait_share: float | None
-
-
-class Line(NamedTuple):
-    """Figures of a line of the log, over all ranks; see `Report` for units.
-
-    They are those since the line before, but for `wait_share`, since the warm-up, and `norm`, of
-    the last step's gradients before clipping.
-    """
-
-    step: int
-    loss: list[float]
-    tokens_per_s: float
-    wait_share: float | None
-    norm: float | None = None
-    ranks: tuple[RankFigures, ...] = ()
-    flops_per_s: float = 0.0
-    mfu: float | None = None
-    datasets: tuple[DatasetFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +137,7 @@ class Counts:
         for batch in group:
             self._samples += len(batch["key"])
             self._slots += batch["input_ids"].numel()
-            self._tokens += lengths_of(batch).sum()
+            self._tokens += lengths_of(batch, len(batch["key"])).sum()
 
     def stop(self) -> None:
         """Take the time; later work does not count."""
@@ -170,8 +153,12 @@ class Counts:
         self._begun += taken
         self._before += taken
 
-    def line(self, monitor: datapipe.Monitor, own: Tensor) -> Line:
-        """Return the figures since the last line; `own` is `Run.own` of the last step."""
+    def line(self, monitor: datapipe.Monitor, own: Tensor) -> str:
+        """Return a line of the log: figures of all ranks since the line before.
+
+        But for the share of waiting, since the warm-up, and the norm, of the last step's gradients
+        before clipping. `own` is `Run.own` of the last step.
+        """
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
         flops, _ = self._flops()
@@ -182,19 +169,21 @@ class Counts:
         self._before, self._tokens_before, self._flops_before = now, tokens, flops
         seen = monitor.report()
         waiting = seen.wait_share if seen.turns else math.nan
+        text = f"step {self._step:5d}  loss {fmean(losses):.3f}"
+        if (norm := known(own[2].item())) is not None:
+            text += f"  norm {norm:.3g}"
+        if rate:  # not in the warm-up
+            text += f"  {rate:8,.0f} tokens/s"
+            if known(waiting) is not None:
+                text += f"  waiting {waiting:.1%}"
+            if (mfu := self._share(made)) is not None:
+                text += f"  MFU {mfu:.1%}"
         if self._ranks.world_size > 1:
             self._by_rank = by_rank(self._ranks, own, waiting)
-        return Line(
-            step=self._step,
-            loss=losses,
-            tokens_per_s=rate,
-            wait_share=known(waiting),
-            norm=known(own[2].item()),
-            ranks=self._by_rank,
-            flops_per_s=made,
-            mfu=self._share(made),
-            datasets=() if self._datasets is None else self._datasets.since_last(),
-        )
+            text += "\n" + spread(self._by_rank)
+        if self._datasets is not None:
+            text += "\n" + dataset_table(self._datasets.since_last())
+        return text
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         self.stop()

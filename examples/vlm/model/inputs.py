@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.model.attention import Segments, Table, prepare
 from examples.vlm.model.config import ModelConfig, VisionConfig
-
-IGNORE = -100  # a target that counts nothing in the loss
 
 
 class Patches(NamedTuple):

@@ -5,8 +5,7 @@ out = attend(q, k, v, segments, name)       # in every layer
 """
 
 from examples.vlm.model.attention.choose import AUTO, choose, choose_by, prepare, why_not
-from examples.vlm.model.attention.kernels import KERNELS, attend
-from examples.vlm.model.attention.segments import Segments
+from examples.vlm.model.attention.kernels import KERNELS, Segments, attend
 from examples.vlm.model.attention.table import Table
 
 __all__ = [

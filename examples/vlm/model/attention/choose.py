@@ -6,8 +6,14 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.model.attention.kernels import HALF, KERNELS, TORCH, WITH_DROPOUT, allow_variants
-from examples.vlm.model.attention.segments import Segments
+from examples.vlm.model.attention.kernels import (
+    HALF,
+    KERNELS,
+    TORCH,
+    WITH_DROPOUT,
+    Segments,
+    allow_variants,
+)
 from examples.vlm.model.attention.table import Table
 
 AUTO = "auto"
@@ -93,25 +99,16 @@ def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
     if isinstance(kernel, Table):
         kernel = kernel.fastest(segments)
     segments = segments._replace(kernel=kernel)
-    if kernel == "plain":
-        return segments._replace(mask=_plain_mask(segments, total))
-    if kernel == "sdpa" and not segments.same:
+    if kernel in ("plain", "sdpa") and not segments.same:
         return segments._replace(mask=segments.visible(total))
+    if kernel == "plain" and segments.causal:  # one mask for all rows
+        return segments._replace(mask=segments.visible(segments.same))
     if kernel == "flex":
         allow_variants()
         return segments._replace(mask=_block_mask(segments, total))
     if kernel == "xformers":
         return segments._replace(mask=_xformers_mask(segments))
     return segments
-
-
-def _plain_mask(segments: Segments, total: int) -> Tensor | None:
-    if not segments.same:
-        return segments.visible(total)
-    if not segments.causal:
-        return None
-    shape, device = (segments.same, segments.same), segments.bounds.device
-    return torch.ones(shape, dtype=torch.bool, device=device).tril()
 
 
 def _block_mask(segments: Segments, total: int) -> object:

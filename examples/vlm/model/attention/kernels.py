@@ -9,7 +9,7 @@ by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
 from collections.abc import Callable
 from functools import cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -17,17 +17,55 @@ from torch import Tensor
 from torch.distributed.nn.functional import all_to_all_single
 from torch.nn import functional
 
-from examples.vlm.model.attention.segments import Segments
-
 HALF = (torch.bfloat16, torch.float16)
-
-Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
 _VARIANTS = 64  # of `flex_attention` that are compiled at most, see `allow_variants`
 # Major and minor version; a constant, because compiled code cannot parse it.
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
+
+
+class Segments(NamedTuple):
+    """Concatenated sequences in `[T, ...]`: all that attention needs to keep them apart.
+
+    A padded batch of B rows is B segments of one length, so one model serves both forms.
+
+    Attributes:
+        bounds: int32 [S + 1], from 0 to T; segments may be empty.
+        longest: length of the longest, or more; on the host, so that nothing waits for the device.
+        same: length of all of them, or 0 if they differ.
+        causal: True if a token sees only those of its sequence up to itself.
+        mask, kernel: made by `attention.prepare`, once for all layers.
+        group: ranks that share the tokens, in their order; None if all T are here.
+    """
+
+    bounds: Tensor
+    longest: int
+    same: int
+    causal: bool
+    mask: Any = None
+    kernel: str = ""
+    group: dist.ProcessGroup | None = None
+
+    @classmethod
+    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:
+        bounds = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
+        return cls(bounds, length, length, causal)
+
+    def owners(self, total: int) -> Tensor:
+        """Return the sequence of each of `total` tokens: int64 [total]."""
+        tokens = torch.arange(total, device=self.bounds.device, dtype=self.bounds.dtype)
+        return torch.searchsorted(self.bounds, tokens, right=True) - 1
+
+    def visible(self, total: int) -> Tensor:
+        """Return which tokens (columns) each token (rows) sees: bool [total, total]."""
+        owners = self.owners(total)
+        same = owners[:, None] == owners
+        return same.tril() if self.causal else same
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
@@ -203,7 +241,10 @@ def _over_heads(
     def exchange(x: Tensor) -> Tensor:
         """Send `x[i]` to rank i, and return what every rank sent here, in the order of ranks."""
         room = torch.empty_like(x, memory_format=torch.contiguous_format)
-        exchanged: Tensor = all_to_all_single(room, x.contiguous(), group=segments.group)
+        # Its gradients go the same way back.
+        exchanged: Tensor = all_to_all_single(  # type: ignore[no-untyped-call]
+            room, x.contiguous(), group=segments.group
+        )
         return exchanged
 
     k, v = (_repeated(x, ranks // gcd(x.shape[1], ranks)) for x in (k, v))

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Self
 
-from examples.vlm.model.attention.segments import Segments
+from examples.vlm.model.attention.kernels import Segments
 
 # Settings of the benchmark by name, and what the names of kernels end with there.
 _SETTINGS = {"rows of one length": "", "captions and conversations": " packed"}

@@ -29,6 +29,7 @@ from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
 Zero = Literal[0, 1, 2, 3]
 
 BUCKET = 25 * 2**20  # bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP
+SWITCHES = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
 FITS = 0.9  # share of a device's memory that the peak may take: the formula is exact to a tenth
 
 
@@ -214,7 +215,21 @@ def walk(found: list[Stage], before: int, all_gradients: int) -> int:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     try:
-        found = budget_of(options)
+        found = estimate(
+            MODELS[options.model],
+            Load(
+                tokens=options.pack or options.batch_size * options.length,
+                images=options.images,
+                patches=options.patches,
+                packed=options.pack is not None,
+                native=options.native,
+            ),
+            Techniques(**{name: getattr(options, name) for name in SWITCHES}),
+            vocabulary=options.vocabulary,
+            ranks=options.ranks,
+            zero=options.zero,
+            device=options.device,
+        )
         limit = bytes_of(options.memory) if options.memory else None
     except ValueError as error:
         sys.exit(f"budget: {error}")
@@ -262,25 +277,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if (options.batch_size is None) != (options.length is None):
         parser.error("--batch-size and --length belong together")
     return options
-
-
-def budget_of(options: argparse.Namespace) -> Budget:
-    switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
-    return estimate(
-        MODELS[options.model],
-        Load(
-            tokens=options.pack or options.batch_size * options.length,
-            images=options.images,
-            patches=options.patches,
-            packed=options.pack is not None,
-            native=options.native,
-        ),
-        Techniques(**{name: getattr(options, name) for name in switches}),
-        vocabulary=options.vocabulary,
-        ranks=options.ranks,
-        zero=options.zero,
-        device=options.device,
-    )
 
 
 if __name__ == "__main__":

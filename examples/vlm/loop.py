@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -41,6 +41,7 @@ class Run:
         epoch_ends_step: True if a step ends with the epoch, full or not. Then steps are the same on
             any number of ranks.
         peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
+        about: facts that a checkpoint and the run that loads it must share.
         own: loss in nats a label of the last step on this rank, before the exchange, and norms of
             gradients, its own and that of all ranks; NaN if not known.
     """
@@ -58,10 +59,8 @@ class Run:
     mark: Callable[[str, int], None] = lambda stage, step: None
     epoch_ends_step: bool = False
     step: int = 0
+    about: dict[str, Any] = field(default_factory=dict)
     own: Tensor | None = None
-
-    def parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "loader")}
 
 
 def train(

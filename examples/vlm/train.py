@@ -20,7 +20,6 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -92,7 +91,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         if options.evaluate:
             held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
             opened.enter_context(held_out)
-        report = learn(options, facts_of(options, vocabulary), state, held_out, profiling)
+        report = learn(options, state, held_out, profiling)
     if options.generate and ranks.first:
         shards = options.evaluate or options.shards
         with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
@@ -119,8 +118,7 @@ def prepare(
         state.peak_rate = scaled_rate(options.lr, rule=rule, samples=samples, base=base)
         ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
     if options.resume:
-        facts = facts_of(options, vocabulary)
-        state.step = load(options.resume, state.parts(), facts, ranks)
+        load(options.resume, state)
         if options.hook == "powersgd":
             ranks.say("PowerSGD starts again: it sends whole gradients, and forgets its errors")
     sizes = {p: p.numel() for p in state.model.parameters()}
@@ -130,19 +128,8 @@ def prepare(
     return state
 
 
-def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the facts that a checkpoint and the run that loads it must share."""
-    return {
-        "model": options.model,
-        "vocabulary": vocabulary.size,
-        "lora": options.lora,
-        "states of the optimizer in bits": 8 if options.optimizer == "8bit" else 32,
-    }
-
-
 def learn(
     options: argparse.Namespace,
-    facts: dict[str, Any],
     state: Run,
     held_out: datapipe.Loader | None,
     profiling: Profiling,
@@ -165,8 +152,7 @@ def learn(
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
                 state.mark("saving a checkpoint", state.step)
-                parts, sharded = state.parts(), state.exchange.divided
-                save(options.save, parts, state.step, facts, ranks, sharded=sharded)
+                save(options.save, state, sharded=state.exchange.divided)
             return not interrupted()
 
         report = train(
@@ -183,7 +169,7 @@ def learn(
 
 
 @contextmanager
-def interruptible(wanted: bool = True) -> Iterator[Callable[[], bool]]:
+def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C was pressed, to end a run after its step.
 
     Twice interrupts at once. If not `wanted`, or outside of the main thread, which alone gets
@@ -257,6 +243,12 @@ def build(
         peak_rate=options.lr,
         rate_steps=options.lr_steps or options.steps,
         rate_warmup=options.lr_warmup,
+        about={
+            "model": options.model,
+            "vocabulary": vocabulary.size,
+            "lora": options.lora,
+            "states of the optimizer in bits": 8 if options.optimizer == "8bit" else 32,
+        },
     )
 
 

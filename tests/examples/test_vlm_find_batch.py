@@ -113,9 +113,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
         return program.make_loader(sized, Vocabulary.of(None), run.ranks)
 
     options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
-    found = find_batch_size(
-        run, loader_of, arguments[1], limit=LIMIT, margin=0.1, log=lines.append, **options
-    )
+    found = find_batch_size(run, loader_of, arguments[1], limit=LIMIT, log=lines.append, **options)
     assert len(lines) == len(made) + 1
     assert f"{found:,}" in lines[-1]
     # The answer is what steps need: it fits with the margin, and the next size does not.

@@ -197,7 +197,6 @@ def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(shards, tmp_path,
     answers = ("--generate", 2, "--new-tokens", 5)
     fit(shards, *PACKED, "--steps", 3, *answers)
     written = capfd.readouterr().out
-    about = {"model": "tiny", "vocabulary": WORDS.size, "lora": 0}
-    save(tmp_path / "run", runs[0].parts(), 3, about, runs[0].ranks, sharded=True)
+    save(tmp_path / "run", runs[0], sharded=True)
     program.main([str(tmp_path / "run"), str(shards), *map(str, answers), "--device", "cpu"])
     assert capfd.readouterr().out == written

@@ -77,7 +77,6 @@ def find_batch_size(
     packed: bool,
     native: bool = False,
     limit: int | None = None,
-    margin: float = MARGIN,
     log: Callable[[str], None] = print,
 ) -> int:
     """Return the largest number of samples of a batch, or tokens of a pack, that fits.
@@ -86,7 +85,7 @@ def find_batch_size(
         run: its model learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
         packed, native: whether sizes are tokens of packs, and images differ in size.
-        limit, margin: bytes, None for all memory of the GPU; share of them that must stay free.
+        limit: bytes, of which `MARGIN` must stay free; None for all memory of the GPU.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:
@@ -99,7 +98,7 @@ def find_batch_size(
             "--find-batch-size 8GB"
         )
     limit = limit or torch.cuda.get_device_properties(device).total_memory
-    most = int(limit * (1 - margin))
+    most = int(limit * (1 - MARGIN))
     what = "pack of {:,} tokens" if packed else "batch of {:,}"
 
     def fits(size: int) -> bool:
@@ -125,10 +124,10 @@ def find_batch_size(
     fitting = [size for size, good in tried if good]
     if not fitting:
         raise ValueError(
-            f"no {what.format(tried[-1][0])} fits into {limit:,} bytes less {margin:.0%}; give "
+            f"no {what.format(tried[-1][0])} fits into {limit:,} bytes less {MARGIN:.0%}; give "
             "--recompute, --precision bf16, --lora or a smaller model"
         )
-    log(f"{what.format(max(fitting))} is the largest that fits, with {margin:.0%} to spare")
+    log(f"{what.format(max(fitting))} is the largest that fits, with {MARGIN:.0%} to spare")
     return max(fitting)
 
 

@@ -179,7 +179,11 @@ class Counts:
             if (mfu := self._share(made)) is not None:
                 text += f"  MFU {mfu:.1%}"
         if self._ranks.world_size > 1:
-            self._by_rank = by_rank(self._ranks, own, waiting)
+            here = torch.cat([own[:2].float(), own.new_tensor([waiting])])
+            found = enumerate(self._ranks.gather(here))
+            self._by_rank = tuple(
+                RankFigures(rank, *map(known, each.tolist())) for rank, each in found
+            )
             text += "\n" + spread(self._by_rank)
         if self._datasets is not None:
             text += "\n" + dataset_table(self._datasets.since_last())
@@ -242,15 +246,6 @@ class Counts:
     def _wait(self) -> None:
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize()
-
-
-def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...]:
-    """Gather the figures of every rank; all must call."""
-    found = ranks.gather(torch.cat([own[:2].float(), own.new_tensor([waiting])]))
-    return tuple(
-        RankFigures(rank, known(loss), known(norm), known(wait))
-        for rank, (loss, norm, wait) in enumerate(each.tolist() for each in found)
-    )
 
 
 def spread(ranks: tuple[RankFigures, ...]) -> str:

@@ -18,7 +18,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.vlm.model.vlm import VLM
-from examples.vlm.parallel.mesh import exchange_gradients, is_tensor_parallel
+from examples.vlm.parallel.mesh import exchange_gradients
 from examples.vlm.parallel.pipeline import Pipeline
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques.switches import Techniques
@@ -155,10 +155,6 @@ class Exchange:
         parameters = self.module.parameters()
         return self.pipeline is not None or any(isinstance(p, DTensor) for p in parameters)
 
-    @property
-    def sharded(self) -> bool:
-        return isinstance(self.module, FSDPModule)
-
     def sending(self, last: bool) -> AbstractContextManager[Any]:
         """Return a context for a batch: gradients are sent only with the last one of a step."""
         if isinstance(self.module, FSDPModule):
@@ -170,7 +166,8 @@ class Exchange:
 
     def autocast(self, techniques: Techniques, device: torch.device) -> Any:
         """Return the context of a forward pass; shards are gathered in their precision already."""
-        return nullcontext() if self.sharded else techniques.autocast(device)
+        shards = isinstance(self.module, FSDPModule)
+        return nullcontext() if shards else techniques.autocast(device)
 
 
 def connect(
@@ -188,7 +185,7 @@ def connect(
         return Exchange(module=model, pipeline=pipeline)
     if parallel.kind == "fsdp":
         return shard(model, techniques, ranks)
-    if is_tensor_parallel(ranks):  # DDP takes no DTensors
+    if ranks.mesh is not None and ranks.mesh["tp"].size() > 1:  # DDP takes no DTensors
         return Exchange(module=model, finish=partial(exchange_gradients, model, ranks))
     copies = DistributedDataParallel(
         model,

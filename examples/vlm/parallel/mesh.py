@@ -106,11 +106,6 @@ def distribute(model: VLM, mesh: DeviceMesh) -> None:
         model.context = mesh.get_group("cp")
 
 
-def is_tensor_parallel(ranks: Ranks) -> bool:
-    """Return whether blocks are divided, so that parameters are DTensors."""
-    return ranks.mesh is not None and ranks.mesh["tp"].size() > 1
-
-
 def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
     """Average gradients over the ranks that have other tokens; after the last backward pass.
 
@@ -119,11 +114,9 @@ def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
     """
     assert ranks.learners is not None
     group = ranks.learners.get_group()
-    works = [
-        dist.all_reduce(local(p.grad).div_(ranks.shares), group=group, async_op=True)
-        for p in model.parameters()
-        if p.grad is not None
-    ]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    own = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
+    works = [dist.all_reduce(each.div_(ranks.shares), group=group, async_op=True) for each in own]
     for work in works:
         work.wait()
 
@@ -146,8 +139,3 @@ def clip_gradients(model: nn.Module, most: float, ranks: Ranks) -> Tensor:
     norm = squares.sqrt()
     clip_grads_with_norm_(model.parameters(), most, norm)
     return norm
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this rank has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -210,15 +210,10 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
 ) -> Tensor:
-    """Attention of every token to those of its segment: `[T, heads, D]`.
+    """Attention of every token to those of its segment, by one of `KERNELS`: `[T, heads, D]`.
 
-    Args:
-        q: `[T, heads, D]`.
-        k, v: `[T, kv_heads, D]`; `kv_heads` divides `heads`.
-        segments: that `prepare` made for this kernel. With a `group`, queries, keys and values
-            are of this rank's tokens alone.
-        kernel: one of `KERNELS`.
-        dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
+    `prepare` made the segments for this kernel. With a `group`, queries, keys and values are of
+    this rank's tokens alone. `dropout` is not 0 only for kernels of `WITH_DROPOUT`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:

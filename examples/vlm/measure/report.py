@@ -225,8 +225,7 @@ class Counts:
 
     def _flops(self) -> tuple[float, float]:
         """Return those of the model and those computed, over all ranks; waits for the device."""
-        here = self._meter.flops()
-        both = torch.tensor([here.total, here.computed], dtype=torch.float64)
+        both = torch.tensor(self._meter.flops(), dtype=torch.float64)
         model, computed = self._ranks.total(both.to(self._ranks.device)).tolist()
         return model, computed
 

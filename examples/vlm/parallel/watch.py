@@ -52,7 +52,6 @@ class Watch:
             ),
         )
         self._begun = self._moved = time.monotonic()
-        self._count = self._beat = 0
         self._seen: dict[int, tuple[int, float]] = {}  # last sign of life, and when it came
         here = ranks.rank - int(os.environ.get("LOCAL_RANK", "0"))
         neighbours = range(here, here + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -75,8 +74,8 @@ class Watch:
         now = time.monotonic()
         if step != self._place.step:
             self._place.seconds, self._begun = now - self._begun, now
-        self._count += 1
-        self._place.step, self._place.stage, self._place.count = step, stage, self._count
+        self._place.step, self._place.stage = step, stage
+        self._place.count += 1
         self._moved = now
 
     def explain(self, error: Exception) -> BaseException:
@@ -149,8 +148,8 @@ class Watch:
                 self._end("the store of torchrun or of rank 0 is gone; that process ended", 1)
 
     def _tell(self) -> None:
-        self._beat += 1
-        self._place.beat, self._place.age = self._beat, time.monotonic() - self._moved
+        self._place.beat += 1
+        self._place.age = time.monotonic() - self._moved
         self._store.set(f"rank/{self._ranks.rank}", self._place.dump())
 
     def _judge(self) -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.batches import Batch, bring
-from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.data.batches import IGNORE, Batch, bring
+from examples.vlm.model.inputs import Inputs, make_inputs
 from examples.vlm.model.sampling import evaluating
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.batches import Batch, bring, groups_of, labels_of
+from examples.vlm.data.batches import IGNORE, Batch, bring, groups_of, labels_of
 from examples.vlm.data.resident import Resident
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
 from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
 from examples.vlm.measure.report import Counts, Report
-from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.model.inputs import Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.connect import Exchange
 from examples.vlm.parallel.mesh import clip_gradients, whole_loss

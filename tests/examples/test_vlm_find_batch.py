@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
+from examples.vlm.measure import find_batch
 from examples.vlm.measure.find_batch import (
-    OutOfMemory,
     bisect,
     find_batch_size,
     heaviest,
-    surviving,
+    ran_out,
 )
 from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
@@ -42,25 +42,34 @@ def test_bisection_finds_the_largest(most, start, unit):
         assert found <= most < found + 2 * unit
 
 
-def test_a_step_that_runs_out_of_memory_is_survived():
-    def step(size):
-        try:
-            with surviving():
-                if size > 37:
-                    raise torch.OutOfMemoryError("CUDA out of memory")
-        except OutOfMemory:
-            return False
-        return True
-
-    assert largest(bisect(step, 4)) == 37
-    with pytest.raises(OutOfMemory), surviving():
+def test_an_error_that_says_that_memory_ran_out_is_known():
+    with pytest.raises(RuntimeError) as raised:
         torch.empty(2**60, dtype=torch.uint8)  # what the CPU's allocator says
+    assert ran_out(raised.value)
     said = ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when")
-    for error in (MemoryError(), *map(RuntimeError, said)):
-        with pytest.raises(OutOfMemory), surviving():
-            raise error
-    with pytest.raises(RuntimeError, match="size of tensor"), surviving():
+    cuda = torch.OutOfMemoryError("CUDA out of memory")
+    for error in (cuda, MemoryError(), *map(RuntimeError, said)):
+        assert ran_out(error)
+    with pytest.raises(RuntimeError, match="size of tensor") as raised:
         torch.ones(2) + torch.ones(3)
+    assert not ran_out(raised.value)
+
+
+def test_a_step_that_runs_out_of_memory_is_survived(shards, runs, monkeypatch):
+    fit(shards, *PACKED, "--steps", 1)
+    (run,) = runs
+    shape = find_batch.Shape((8,), 0, True)
+
+    def fail(error):
+        def step(*arguments):
+            raise error
+
+        monkeypatch.setattr(find_batch, "train_step", step)
+        return find_batch.peak_of_step(run, shape, native=False)
+
+    assert fail(torch.OutOfMemoryError("CUDA out of memory")) is None
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fail(RuntimeError("shapes differ"))
 
 
 def test_the_peak_of_a_call_is_that_of_its_tensors():

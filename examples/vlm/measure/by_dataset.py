@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.batches import Batch, lengths_of, send
+from examples.vlm.data.batches import IGNORE, Batch, lengths_of, send
 from examples.vlm.data.resident import Resident
-from examples.vlm.model.inputs import IGNORE
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 

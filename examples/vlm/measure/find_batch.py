@@ -9,8 +9,7 @@ are as large as the loader makes them.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -39,10 +38,6 @@ class Shape(NamedTuple):
     lengths: tuple[int, ...]
     images: int
     packed: bool
-
-
-class OutOfMemory(Exception):
-    """A step needed more memory than there is."""
 
 
 def bisect(fits: Callable[[int], bool], start: int, *, unit: int = 1) -> list[tuple[int, bool]]:
@@ -178,33 +173,25 @@ def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
 
     run.optimizer.zero_grad(set_to_none=True)
     try:
-        with surviving():
-            if device.type == "cuda":
-                before = torch.cuda.memory_allocated(device)
-                return before + peak_of(step, device)
-            given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
-            peak = peak_of(step, device) + given
-    except OutOfMemory:
-        gc.collect()
+        if device.type == "cuda":
+            before = torch.cuda.memory_allocated(device)
+            return before + peak_of(step, device)
+        given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+        peak = peak_of(step, device) + given
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
         return None
     finally:
         run.optimizer.zero_grad(set_to_none=True)
+        gc.collect()  # the frames of an error have tensors
         if device.type == "cuda":
             torch.cuda.empty_cache()
     held = memory_report(run.model, run.optimizer, device)
     return peak + held["parameters"] + held["optimizer"]
 
 
-@contextmanager
-def surviving() -> Iterator[None]:
-    """Raise `OutOfMemory` for every such error of torch, without its frames and their tensors."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        said = str(error)
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not any(name in said for name in _OUT_OF_MEMORY):
-            raise
-    else:
-        return
-    raise OutOfMemory(said)
+def ran_out(error: Exception) -> bool:
+    """Return whether an error says that there was too little memory."""
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or any(name in str(error) for name in _OUT_OF_MEMORY)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from examples.vlm.data.batches import Batch, bring
+from examples.vlm.data.batches import IGNORE, Batch, bring
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.model.attention import Segments, attend, prepare
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.layers import Transformer
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques.switches import Techniques

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.model.attention import Table
 from examples.vlm.model.config import ModelConfig, VisionConfig
-from examples.vlm.model.inputs import IGNORE, Inputs, Patches
+from examples.vlm.model.inputs import Inputs, Patches
 from examples.vlm.model.layers import Transformer, angles
 from examples.vlm.parallel.context import own_share
 

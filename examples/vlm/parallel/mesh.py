@@ -42,7 +42,6 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
     elif (tensor, context) == (1, 1):
         return ranks
     else:
-        check_sizes(ranks.world_size, tensor, context)
         stages, groups = 1, f"--tensor {tensor} --context {context}"
         remedy = "see docs/distributed.md, and leave one of them out"
         refused = [
@@ -63,23 +62,19 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
-    check_sizes(ranks.world_size, tensor, context)
-    shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
-    # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
-
-
-def check_sizes(world_size: int, tensor: int, context: int) -> None:
-    """Check that ranks divide into groups of `tensor * context`."""
+    """Make a mesh of all ranks; those along "dp" are as many as there are groups of peers."""
     if tensor < 1 or context < 1:
         raise ValueError(f"tensor={tensor}, context={context}: give 1 or more")
     peers = tensor * context
-    if world_size % peers:
+    if ranks.world_size % peers:
         raise ValueError(
-            f"{world_size} ranks do not divide into groups of tensor {tensor} x context {context} "
-            f"= {peers}; start {-(-world_size // peers) * peers} (torchrun --nproc-per-node), or "
-            "give smaller groups"
+            f"{ranks.world_size} ranks do not divide into groups of tensor {tensor} x context "
+            f"{context} = {peers}; start {-(-ranks.world_size // peers) * peers} (torchrun "
+            "--nproc-per-node), or give smaller groups"
         )
+    shape = (ranks.world_size // (peers * pipeline), pipeline, context, tensor)
+    # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
 
 
 def check_heads(config: ModelConfig, tensor: int, context: int) -> None:

@@ -23,8 +23,7 @@ from examples.vlm.measure.memory import bytes_of
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import parser_of
-from examples.vlm.techniques.recompute import KNOWN
-from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
+from examples.vlm.techniques import KNOWN, Optimizer, Precision, Techniques
 
 Zero = Literal[0, 1, 2, 3]
 

@@ -18,7 +18,7 @@ from examples.vlm.model.sampling import print_answers
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse_generate
 from examples.vlm.parallel.ranks import Ranks, joined
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 from examples.vlm.train import kernel_for, techniques_of
 
 

@@ -22,8 +22,7 @@ from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.connect import Exchange
 from examples.vlm.parallel.mesh import clip_gradients, whole_loss
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.schedule import rate_at
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques, rate_at
 
 DATA = "waiting for data"
 

@@ -8,10 +8,7 @@ from typing import get_args
 from examples.vlm.model.attention import AUTO, KERNELS
 from examples.vlm.model.config import MODELS
 from examples.vlm.parallel.connect import Hook, Kind
-from examples.vlm.techniques.compiling import Mode
-from examples.vlm.techniques.recompute import KNOWN
-from examples.vlm.techniques.schedule import Rule
-from examples.vlm.techniques.switches import Optimizer, Precision
+from examples.vlm.techniques import KNOWN, Mode, Optimizer, Precision, Rule
 
 _ADVICE = {
     "overlong": "--overlong",

@@ -46,9 +46,7 @@ from examples.vlm.parallel.exchange import accumulate_automatically
 from examples.vlm.parallel.mesh import distribute, join_mesh
 from examples.vlm.parallel.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.parallel.watch import Watch, watched
-from examples.vlm.techniques.compiling import check_compiler
-from examples.vlm.techniques.schedule import scaled_rate
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques, check_compiler, scaled_rate
 
 
 def main(arguments: list[str] | None = None) -> None:

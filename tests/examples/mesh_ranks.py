@@ -35,7 +35,7 @@ from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Kind, Parallel, connect
 from examples.vlm.parallel.mesh import distribute, make_mesh
 from examples.vlm.parallel.ranks import Ranks, joined
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 from .test_vlm_model import FIXED, load, make_model
 

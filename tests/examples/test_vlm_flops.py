@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from examples.vlm.measure.flops import Formula, Meter, Peak, Sizes
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 from .test_vlm_model import FORMS, WORDS, load
 from .vlm_runs import PACKED, SMALL, fit

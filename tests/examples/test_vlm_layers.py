@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples.vlm.model.layers import Attention, Transformer, angles
-from examples.vlm.techniques.recompute import NONE, Recompute, read_recompute
+from examples.vlm.techniques import NONE, Recompute, read_recompute
 
 from .attend import make_segments
 

@@ -18,7 +18,7 @@ from examples.vlm.parallel.context import own_share
 from examples.vlm.parallel.mesh import check_heads, join_mesh
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.parallel.tensor import check_plain
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 from tests.fake_ranks import fake_rank
 
 from .mesh_ranks import CHECKS, LINE, RANKS

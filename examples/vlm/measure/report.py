@@ -18,7 +18,7 @@ from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import Phases
 from examples.vlm.measure.profiling import Stages, verdict
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.compiling import Compiled
+from examples.vlm.techniques import Compiled
 
 
 class RankFigures(NamedTuple):

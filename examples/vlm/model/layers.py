@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from examples.vlm.model.attention import Segments, attend
-from examples.vlm.techniques.recompute import NONE
+from examples.vlm.techniques import NONE
 
 Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
 

@@ -19,7 +19,7 @@ from examples.vlm.model.attention import Segments, attend, prepare
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.layers import Transformer
 from examples.vlm.model.vlm import VLM
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>")  # of an answer, by tokenizer
 

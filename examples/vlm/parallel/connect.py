@@ -21,7 +21,7 @@ from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import exchange_gradients
 from examples.vlm.parallel.pipeline import Pipeline
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 Kind = Literal["ddp", "fsdp", "pipeline"]
 Hook = Literal["none", "fp16", "bf16", "powersgd"]

@@ -1,20 +1,27 @@
-"""The switches of training, each thrown by itself: `python -m benchmarks.ladder` does that."""
+"""Techniques of training: switches, each thrown by itself, as `python -m benchmarks.ladder` does.
 
+Then what some of them need: activation checkpointing, `torch.compile`, the learning rate.
+"""
+
+import math
 import os
+import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import nn
-
-from examples.vlm.techniques.compiling import Mode
-from examples.vlm.techniques.recompute import read_recompute
+from torch._dynamo.utils import calculate_time_spent, counters
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Optimizer = Literal["loop", "foreach", "fused", "8bit"]
+Mode = Literal["", "default", "reduce-overhead", "max-autotune"]
+Rule = Literal["linear", "sqrt"]
 
 _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
+KNOWN = "all, N (every N-th block), blocks such as 0,3,7 (a single one: 3,), or sequential:N"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +180,125 @@ def add_adapters(model: Any, rank: int) -> None:
     inject_adapter_in_model(config, model.language)
     model.embedding.requires_grad_(False)
     model.head.requires_grad_(False)
+
+
+class Recompute(NamedTuple):
+    """Blocks of a transformer, from 0, whose activations are computed again: each keeps its input.
+
+    `segments`, if not 0, are runs of blocks, each of which but the last keeps its input alone.
+    """
+
+    blocks: frozenset[int] = frozenset()
+    segments: int = 0
+
+
+NONE = Recompute()
+
+
+def read_recompute(text: str, layers: int, *, whole: bool = True) -> Recompute:
+    """Return the blocks that `--recompute` names, of a transformer with so many layers.
+
+    The text is "" for none, or one of `KNOWN`. A list of blocks means the `whole` model's language
+    model alone.
+    """
+    if not text:
+        return NONE
+    if text == "all":
+        text = "1"
+    kind, _, number = text.rpartition(":")
+    chosen = number.removesuffix(",").split(",")
+    if kind not in ("", "sequential") or not all(each.isdecimal() for each in chosen):
+        raise ValueError(f"recompute {text!r}: give {KNOWN}")
+    most = max(map(int, chosen))
+    if kind:
+        if "," in number or not 1 <= most <= layers:
+            raise ValueError(f"recompute {text!r}: {layers} blocks make 1 to {layers} runs")
+        return Recompute(segments=most)
+    if "," in text:
+        if whole and most >= layers:
+            raise ValueError(
+                f"recompute {text!r}: there are {layers} blocks; give numbers from 0 to "
+                f"{layers - 1}"
+            )
+        return Recompute(frozenset(map(int, chosen))) if whole else NONE
+    if not most:
+        raise ValueError("recompute '0': give 1 or more; every N-th block is computed again")
+    if whole and most > layers:
+        raise ValueError(
+            f"recompute {text!r}: there are {layers} blocks; give 1 to {layers} for every N-th of "
+            "them, or '0,' for the first alone"
+        )
+    return Recompute(frozenset(range(0, layers, most)))
+
+
+class Compiled(NamedTuple):
+    """Work of the compiler in this process: seconds, and graphs that it made."""
+
+    seconds: float
+    graphs: int
+
+    @classmethod
+    def so_far(cls) -> Self:
+        """Return the figures since the process began, as torch counts them."""
+        return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
+
+    def since(self, before: Self) -> Self:
+        return self._replace(
+            seconds=self.seconds - before.seconds, graphs=self.graphs - before.graphs
+        )
+
+
+def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:
+    """Refuse what cannot be compiled here, before there is a model; see `Techniques`."""
+    if not mode:
+        return
+    if device.type == "cpu":
+        if mode == "reduce-overhead":
+            raise ValueError(
+                "--compile reduce-overhead replays CUDA graphs, and on the CPU it would be the "
+                "default; give --compile default"
+            )
+        compiler = os.environ.get("CXX", "g++")
+        if not shutil.which(compiler):
+            raise ValueError(
+                f"--compile needs a C++ compiler on the CPU, and there is no {compiler}; install "
+                "g++ (apt-get install g++), or name another in the variable CXX"
+            )
+        return
+    if find_spec("triton") is None:
+        raise ValueError(
+            "--compile needs triton on a GPU, and it is not there; install it: pip install triton"
+        )
+    if mode != "default" and keeps_gradients:
+        # They lie in the memory of the graphs, which the next batch's pass takes again
+        # (https://github.com/pytorch/pytorch/issues/169545).
+        raise ValueError(
+            f"--compile {mode} replays CUDA graphs, which overwrite the gradients of a batch that "
+            "are kept for the next one (by --accumulate, --accumulate-tokens, "
+            "--accumulate-samples, --global-batch-size or --zero-gradients); give --compile default"
+        )
+
+
+def rate_at(step: int, *, steps: int, warmup: int, peak: float, end: float = 0.1) -> float:
+    """Learning rate of a step: a line up to `peak`, then half a cosine to `end * peak`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    done = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return peak * (end + (1 - end) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def scaled_rate(rate: float, *, rule: Rule, samples: float, base: int) -> float:
+    """Return the learning rate for steps of another number of samples than `base`, which it suits.
+
+    "linear" multiplies it by the ratio of the sizes, for SGD (arXiv 1706.02677). "sqrt" multiplies
+    it by the root of the ratio, for Adam, whose steps do not grow with the gradient (arXiv
+    2205.10287). Samples are over all ranks and accumulated batches.
+    """
+    if rule not in get_args(Rule):
+        raise ValueError(f"--scale-lr {rule!r}: give one of {', '.join(get_args(Rule))}")
+    if base < 1:
+        raise ValueError(
+            f"--scale-lr {rule} needs the batch that --lr was found with; give --base-batch SAMPLES"
+        )
+    ratio = samples / base
+    return rate * (ratio if rule == "linear" else math.sqrt(ratio))

@@ -111,12 +111,11 @@ def samples_of_step(
     """
     if samples:
         return float(samples)
-    batches = found = learnt = 0
-    for step in islice(plan, 1000):
-        batches += 1
-        found += len(step.units.samples)
-        learnt += step.labels or 0
-    return found / learnt * labels if labels else found / batches * count
+    steps = list(islice(plan, 1000))
+    found = sum(len(step.units.samples) for step in steps)
+    if labels:
+        return found / sum(step.labels or 0 for step in steps) * labels
+    return found / len(steps) * count
 
 
 def accumulation_for(exchange_share: float, target: float) -> int:

@@ -63,11 +63,17 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
     images = learns(vision)
     parts = replace(numbers, copied=numbers.images_copied)
     into = images or learns(projector) or learns(model.embedding)
+    embed, tokens = vision.embed, model.embedding
+    # In float32 it keeps the patches themselves, which are counted with the batch.
+    copied = embed.in_features if learns(embed) and numbers.half < FULL else 0
+    made = numbers.patches * embed.out_features * numbers.half
+    looked_up = numbers.tokens * tokens.embedding_dim * FULL * 2
     return [
-        _embed(vision.embed, numbers),
+        Stage(numbers.patches * copied * numbers.half, 0, made, size_of(embed)),
         *_transformer(vision.transformer, numbers.patches, parts, into=images),
         _projector(projector, numbers, into=images),
-        _embedding(model.embedding, numbers),
+        # Nine bytes a token: the feature that it looks up, and whether it does.
+        Stage(numbers.tokens * 9, 0, looked_up, size_of(tokens)),
         *_transformer(model.language, numbers.tokens, numbers, into=into),
         _loss(model.head, numbers),
     ]
@@ -75,13 +81,6 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
 
 def size_of(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-
-
-def _embed(embed: nn.Linear, numbers: Numbers) -> Stage:
-    # In float32 it keeps the patches themselves, which are counted with the batch.
-    copy = numbers.patches * embed.in_features * numbers.half
-    kept = copy if learns(embed) and numbers.half < FULL else 0
-    return Stage(kept, 0, numbers.patches * embed.out_features * numbers.half, size_of(embed))
 
 
 def _transformer(module: Transformer, rows: int, numbers: Numbers, *, into: bool) -> list[Stage]:
@@ -169,12 +168,6 @@ def _projector(projector: Any, numbers: Numbers, *, into: bool) -> Stage:
     working = rows * (first.out_features * 3 + first.in_features * into) * numbers.half
     casts = _casts(projector if into else second, numbers)
     return Stage(rows * row, casts, working, size_of(projector))
-
-
-def _embedding(embedding: nn.Embedding, numbers: Numbers) -> Stage:
-    # Nine bytes a token: the feature that it looks up, and whether it does.
-    working = numbers.tokens * embedding.embedding_dim * FULL * 2
-    return Stage(numbers.tokens * 9, 0, working, size_of(embedding))
 
 
 def _loss(head: nn.Linear, numbers: Numbers) -> Stage:

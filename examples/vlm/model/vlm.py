@@ -11,9 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from examples.vlm.data.batches import IGNORE
 from examples.vlm.model.attention import Table
 from examples.vlm.model.config import ModelConfig, VisionConfig
-from examples.vlm.model.inputs import Inputs, Patches
+from examples.vlm.model.inputs import Inputs, Patches, own_share
 from examples.vlm.model.layers import Transformer, angles
-from examples.vlm.parallel.context import own_share
 
 CHUNK = 2**22  # logits in memory at a time, about: 16 MB of float32
 

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +40,7 @@ class Watch:
     def __init__(self, ranks: Ranks, limit: float) -> None:
         self._ranks, self._limit = ranks, limit
         self._place = Place.here()
+        self._name = f"rank {ranks.rank} ({self._place.host}, process {self._place.pid})"
         self._store: Any = dist.PrefixStore(
             f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
             dist.TCPStore(
@@ -86,7 +86,7 @@ class Watch:
         """
         if not broke(error):
             cause = f"{type(error).__name__}: {error}"
-            mine = f"{self._here()} failed {self._place.where()}: {cause}"
+            mine = f"{self._name} failed {self._place.where()}: {cause}"
             said = self._claim(mine)
             # An error of all ranks, such as a wrong option, is printed once.
             return SystemExit(1) if said != mine and said.endswith(cause) else error
@@ -98,7 +98,7 @@ class Watch:
                 return SystemExit(1)
             time.sleep(0.1)
         return ConnectionError(
-            f"{self._here()} lost the exchange {self._place.where()}, and no rank is known to be "
+            f"{self._name} lost the exchange {self._place.where()}, and no rank is known to be "
             f"gone: {str(error).strip()}; look at the network, with NCCL_DEBUG=WARN for NCCL"
         )
 
@@ -118,11 +118,8 @@ class Watch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            """Do nothing: the byte in the pipe wakes the thread."""
-
-        before = signal.signal(signal.SIGTERM, note)
+        # It does nothing: the byte in the pipe wakes the thread.
+        before = signal.signal(signal.SIGTERM, lambda number, frame: None)
         pipe = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             yield
@@ -199,9 +196,6 @@ class Watch:
         with suppress(RuntimeError):
             return str(self._store.compare_set("verdict", "", text).decode())
         return text
-
-    def _here(self) -> str:
-        return f"rank {self._ranks.rank} ({self._place.host}, process {self._place.pid})"
 
     def _say(self, text: str) -> None:
         """Print a verdict on one rank: the first, or the next one where the first is lost."""

@@ -13,7 +13,7 @@ import datapipe
 from examples.vlm.data.batches import IGNORE, Batch, bring, groups_of, labels_of
 from examples.vlm.data.resident import Resident
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
+from examples.vlm.measure.by_dataset import DatasetSums
 from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
 from examples.vlm.measure.report import Counts, Report
@@ -93,7 +93,8 @@ def train(
     peak = Peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32, given=peak_flops)
     pipeline = run.exchange.pipeline
     meter = Meter(run.model, None if pipeline is None else pipeline.formula)
-    datasets = sums_by_dataset(run.loader, run.ranks)
+    shares = getattr(run.loader.plan, "shares", dict)  # plans of one folder have none
+    datasets = DatasetSums(shares, run.ranks) if len(shares()) > 1 else None
     counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
         monitor(run.loader),

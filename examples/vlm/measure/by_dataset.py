@@ -10,9 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import datapipe
 from examples.vlm.data.batches import IGNORE, Batch, lengths_of, send
-from examples.vlm.data.resident import Resident
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 
@@ -105,14 +103,6 @@ class DatasetSums:
             )
             for name, (loss, labels, tokens, samples) in zip(self._names, rows, strict=True)
         )
-
-
-def sums_by_dataset(loader: datapipe.Loader | Resident, ranks: Ranks) -> DatasetSums | None:
-    """Return sums for the datasets of a loader's mixture; None if it has one dataset."""
-    shares = getattr(loader.plan, "shares", None)  # plans of one folder have none
-    if shares is None or len(shares()) < 2:
-        return None
-    return DatasetSums(shares, ranks)
 
 
 def dataset_table(figures: tuple[DatasetFigures, ...]) -> str:

@@ -12,7 +12,7 @@ the number 0 as their own `id`.
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,14 +95,11 @@ class Profiling:
 @contextmanager
 def profiled(asked: Profiling, model: nn.Module) -> Iterator[None]:
     """Profile the steps that are made meanwhile, as was asked."""
-    if asked.nvtx:
-        ranges = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
-        with marked(model), ranges:
-            yield
-        return
     path = asked.path
     if path is None:
-        yield
+        ranges = torch.autograd.profiler.emit_nvtx(asked.nvtx)  # type: ignore[no-untyped-call]
+        with marked(model) if asked.nvtx else nullcontext(), ranges:
+            yield
         return
 
     def finish(trace: profile) -> None:

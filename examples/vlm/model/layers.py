@@ -11,8 +11,6 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from examples.vlm.model.attention import Segments, attend
 from examples.vlm.techniques import NONE
 
-Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
-
 
 def angles(positions: Tensor, size: int, base: float = 10_000.0) -> Tensor:
     """Angle of each pair of values: float32 `[T, size / 2]` for positions `[T]`.
@@ -48,7 +46,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, width + 2 * kv_heads * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = 0.0
-        self.attend: Attend = attend
+        self.attend: Callable[..., Tensor] = attend
 
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
         # Under tensor parallelism these are the groups of this rank alone.

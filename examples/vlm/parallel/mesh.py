@@ -6,6 +6,7 @@ heads and hidden units of every block ("tp").
 """
 
 from argparse import Namespace
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -137,10 +138,10 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
     """
     check_plain(model)
 
-    def into(module: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> DTensor:
+    def into(module: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> Any:
         return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
 
-    def out_of(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+    def out_of(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
         return output.to_local()
 
     for block in model.modules():

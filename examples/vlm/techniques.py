@@ -147,7 +147,7 @@ class Techniques:
             {"params": [p for p in learning if p.ndim > 1], "weight_decay": decay},
             {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
         ]
-        options: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95)}
+        given: dict[str, Any] = {"lr": rate, "betas": (0.9, 0.95)}
         if self.optimizer == "8bit":
             try:
                 from bitsandbytes.optim import AdamW8bit
@@ -156,12 +156,10 @@ class Techniques:
                     "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes, or "
                     "'datapipe-vlm[train]'"
                 ) from error
-            made: torch.optim.Optimizer = AdamW8bit(groups, **options)
+            made: torch.optim.Optimizer = AdamW8bit(groups, **given)
             return made
         kind = self.optimizer
-        return torch.optim.AdamW(
-            groups, **options, foreach=kind == "foreach", fused=kind == "fused"
-        )
+        return torch.optim.AdamW(groups, **given, foreach=kind == "foreach", fused=kind == "fused")
 
     def zero(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=self.set_to_none)
@@ -243,9 +241,7 @@ class Compiled(NamedTuple):
         return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
 
     def since(self, before: Self) -> Self:
-        return self._replace(
-            seconds=self.seconds - before.seconds, graphs=self.graphs - before.graphs
-        )
+        return type(self)(self.seconds - before.seconds, self.graphs - before.graphs)
 
 
 def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:

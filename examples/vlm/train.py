@@ -127,10 +127,7 @@ def prepare(
 
 
 def learn(
-    options: argparse.Namespace,
-    state: Run,
-    held_out: datapipe.Loader | None,
-    profiling: Profiling,
+    options: argparse.Namespace, state: Run, held_out: datapipe.Loader | None, profiling: Profiling
 ) -> Report:
     ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.

@@ -43,9 +43,7 @@ def lengths_of(batch: Batch, samples: int) -> Tensor:
     return torch.as_tensor(batch["cu_seq_lens_q"])[: samples + 1].diff()
 
 
-def join_samples(
-    ids: list[Tensor], labels: list[Tensor], *, packed: bool, pad_id: int = 0
-) -> Batch:
+def join_texts(ids: list[Tensor], labels: list[Tensor], *, packed: bool, pad_id: int = 0) -> Batch:
     """Return the texts of a batch as a loader makes it: in one row, or in rows of one length."""
     if not packed:
         return {

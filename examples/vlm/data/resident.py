@@ -13,7 +13,7 @@ from torch import Tensor
 
 import datapipe
 from datapipe.plan import Share
-from examples.vlm.data.batches import IGNORE, LABELS, Batch, bring, join_samples, send
+from examples.vlm.data.batches import IGNORE, LABELS, Batch, bring, join_texts, send
 
 _VERSION = 1
 
@@ -87,7 +87,7 @@ class Resident:
             sample["labels"] if counts else torch.full_like(sample["labels"], IGNORE)
             for sample, counts in zip(samples, valid, strict=True)
         ]
-        batch = join_samples(ids, labels, packed=self._packed, pad_id=self._pad_id)
+        batch = join_texts(ids, labels, packed=self._packed, pad_id=self._pad_id)
         batch["valid"] = send(torch.tensor(valid), self._device)
         for name in ("key", "dataset"):
             batch[name] = [sample[name] for sample in samples]

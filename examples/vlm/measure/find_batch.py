@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 import datapipe
-from examples.vlm.data.batches import LABELS, Batch, join_samples
+from examples.vlm.data.batches import LABELS, Batch, join_texts
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.memory import memory_report, peak_of
 from examples.vlm.model.config import VisionConfig
@@ -148,7 +148,7 @@ def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
 def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: bool) -> Batch:
     word = 1 if image_id == 0 else 0
     ids = [torch.full((length,), word) for length in shape.lengths]
-    batch = join_samples(ids, ids, packed=shape.packed)
+    batch = join_texts(ids, ids, packed=shape.packed)
     batch |= {"key": [""] * len(ids), LABELS: sum(shape.lengths)}
     if shape.images and native:
         cells = vision.max_patches // vision.merge**2

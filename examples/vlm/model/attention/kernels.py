@@ -124,9 +124,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) ->
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
     grouped = q.shape[1] != k.shape[1]
     q, k, v = (_rows(x, segments) for x in (q, k, v))
-    out: Tensor = compiled_flex(q.device.type)(
-        q, k, v, block_mask=segments.mask, enable_gqa=grouped
-    )
+    compiled = compiled_flex(q.device.type)
+    out: Tensor = compiled(q, k, v, block_mask=segments.mask, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)
 
 

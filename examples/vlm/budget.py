@@ -61,8 +61,7 @@ class Budget:
     Attributes:
         parameters, gradients, optimizer: this rank's share of them.
         batch: ids, labels, pixels and patches of one batch.
-        activations, casts: kept from the forward to the backward pass; casts are weights in half
-            precision.
+        activations, casts (weights in half precision): kept from the forward to the backward pass.
         working: temporary: a block that is recomputed, logits, gradients of activations.
         exchange: buckets of gradients, or weights that FSDP has gathered.
         peak: most in use at a time: less than the sum, since gradients come as activations go.

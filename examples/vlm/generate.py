@@ -3,8 +3,7 @@
     python -m examples.vlm.generate CHECKPOINT SHARDS --generate 4 --new-tokens 64
 
 CHECKPOINT is what --save wrote, with the model and its adapters. Give --tokenizer, --template,
---native and --max-length as in training. Prompts are the samples up to their first answer, with
-their images.
+--native and --max-length as in training. Prompts are images and texts up to the first answer.
 """
 
 import argparse

@@ -37,8 +37,7 @@ class Run:
         techniques: ways to compute steps; `techniques.apply(model)` was called.
         exchange: of gradients between ranks, from `connect`, which came before the optimizer.
         mark: called with a stage and its step, for the watch over ranks.
-        epoch_ends_step: True if a step ends with the epoch, full or not. Then steps are the same on
-            any number of ranks.
+        epoch_ends_step: a step ends with the epoch, full or not: equal on any number of ranks.
         peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
         about: facts that a checkpoint and the run that loads it must share.
         own: loss in nats a label of the last step on this rank, before the exchange, and norms of

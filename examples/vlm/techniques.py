@@ -6,7 +6,6 @@ Then what some of them need: activation checkpointing, `torch.compile`, the lear
 import math
 import os
 import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -40,8 +39,7 @@ class Techniques:
             kernel ("fused"), or with states of 8 bits ("8bit", arXiv 2110.02861).
         set_to_none: free gradients after a step, rather than set them to zero.
         recompute: blocks under activation checkpointing (arXiv 1604.06174), see `read_recompute`.
-        dropout: share of the weights of attention set to zero (arXiv 1706.03762). It alone changes
-            what is learnt.
+        dropout: share of attention set to zero (arXiv 1706.03762). It alone changes what is learnt.
         freeze_vision: train the projector, but not the encoder.
         lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
             are frozen then, as the encoder's are; 0 for none.
@@ -108,9 +106,7 @@ class Techniques:
         return _AMP.get(self.precision, torch.float32)
 
     def autocast(self, device: torch.device) -> Any:
-        if self.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(device.type, dtype=self.dtype)
+        return torch.autocast(device.type, self.dtype, enabled=self.precision != "fp32")
 
     def scaler(self, device: torch.device) -> torch.amp.GradScaler:
         """Scales losses so that float16 gradients do not vanish; does nothing otherwise."""
@@ -290,8 +286,6 @@ def scaled_rate(rate: float, *, rule: Rule, samples: float, base: int) -> float:
     it by the root of the ratio, for Adam, whose steps do not grow with the gradient (arXiv
     2205.10287). Samples are over all ranks and accumulated batches.
     """
-    if rule not in get_args(Rule):
-        raise ValueError(f"--scale-lr {rule!r}: give one of {', '.join(get_args(Rule))}")
     if base < 1:
         raise ValueError(
             f"--scale-lr {rule} needs the batch that --lr was found with; give --base-batch SAMPLES"

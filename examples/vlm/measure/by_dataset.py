@@ -20,8 +20,7 @@ MOST = 20  # datasets in a table of the log; `--json` has all
 class DatasetFigures(NamedTuple):
     """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
 
-    `loss` is the mean over its labels, in nats. `share` and `planned` are shares of all samples, as
-    they came and as planned.
+    `loss` is its mean over labels, in nats. Shares are of all samples, as they came and `planned`.
     """
 
     name: str

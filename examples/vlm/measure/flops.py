@@ -61,8 +61,7 @@ class Formula:
         self.whole = whole
         vision, projector = model.vision, model.projector
         images = learns(vision)
-        # The input of the encoder is data; every other stage passes gradients on where some
-        # stage before it learns.
+        # The encoder's input is data; other stages pass gradients on where one before them learns.
         embed = _matrices(vision.embed, into=False)
         encoder = _transformer(vision.transformer, model.kernel, into=learns(vision.embed))
         first = _matrices(projector.first, into=images)

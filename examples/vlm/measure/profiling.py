@@ -43,8 +43,7 @@ _NODE = "autograd::engine::evaluate_function"
 class Stages:
     """Seconds of the profiled steps, by the clock and by stage.
 
-    Those by stage are the own time of operators on the GPU, whose "other" is idle time, or on the
-    CPU if there is no GPU.
+    Those by stage are the own time of operators on the GPU ("other" is idle time), or else the CPU.
     """
 
     steps: int

@@ -61,8 +61,7 @@ class VLM(nn.Module):
     """A ViT, a projector and a causal decoder.
 
     `image_id` is the placeholder of an image's features, `kernel` one of `attention.KERNELS`, or a
-    table of them by length. Ranks of `context` share the tokens of a row. The `last` rank of a
-    pipeline computes losses.
+    table of them by length. Ranks of `context` share rows. The `last` one of a pipeline has losses.
     """
 
     def __init__(

@@ -81,8 +81,7 @@ class Watch:
     def explain(self, error: Exception) -> BaseException:
         """Report an error of this rank to the others, and return the error to raise.
 
-        If another rank broke the exchange, that rank is named at once, since torchrun may end this
-        process at any moment.
+        If another rank broke the exchange, it is named at once, as torchrun may end this process.
         """
         if not broke(error):
             cause = f"{type(error).__name__}: {error}"

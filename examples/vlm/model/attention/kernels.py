@@ -227,8 +227,7 @@ def _over_heads(
 
     Attention sees whole samples. Before it, a rank gives away the heads of others and gets all
     tokens for its own; after it the reverse (Ulysses, arXiv 2309.14509). So every kernel works, and
-    the bounds of samples hold. The ranks divide `heads`; heads of keys are repeated if the ranks do
-    not divide `kv_heads`.
+    the bounds of samples hold. The ranks divide `heads`; heads of keys are repeated if need be.
     """
     ranks = dist.get_world_size(segments.group)
 

@@ -56,26 +56,17 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Bytes of one rank, by use.
+    """Bytes of one rank, by use."""
 
-    Attributes:
-        parameters, gradients, optimizer: this rank's share of them.
-        batch: ids, labels, pixels and patches of one batch.
-        activations, casts (weights in half precision): kept from the forward to the backward pass.
-        working: temporary: a block that is recomputed, logits, gradients of activations.
-        exchange: buckets of gradients, or weights that FSDP has gathered.
-        peak: most in use at a time: less than the sum, since gradients come as activations go.
-    """
-
-    parameters: int
+    parameters: int  # this rank's share of them, as with the next two
     gradients: int
     optimizer: int
-    batch: int
-    activations: int
-    casts: int
-    working: int
-    exchange: int
-    peak: int
+    batch: int  # ids, labels, pixels and patches of one batch
+    activations: int  # kept from the forward to the backward pass
+    casts: int  # weights in half precision, kept as long
+    working: int  # temporary: a block that is recomputed, logits, gradients of activations
+    exchange: int  # buckets of gradients, or weights that FSDP has gathered
+    peak: int  # most in use at a time: less than the sum, since gradients come as activations go
 
     @property
     def total(self) -> int:

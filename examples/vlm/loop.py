@@ -29,35 +29,28 @@ DATA = "waiting for data"
 
 @dataclass(kw_only=True)
 class Run:
-    """All that a step needs, and the number of steps made.
-
-    Attributes:
-        loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
-            mixture with "dataset" and "valid" too.
-        techniques: ways to compute steps; `techniques.apply(model)` was called.
-        exchange: of gradients between ranks, from `connect`, which came before the optimizer.
-        mark: called with a stage and its step, for the watch over ranks.
-        epoch_ends_step: a step ends with the epoch, full or not: equal on any number of ranks.
-        peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
-        about: facts that a checkpoint and the run that loads it must share.
-        own: loss in nats a label of the last step on this rank, before the exchange, and norms of
-            gradients, its own and that of all ranks; NaN if not known.
-    """
+    """All that a step needs, and the number of steps made."""
 
     model: VLM
+    # Of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a mixture with
+    # "dataset" and "valid" too.
     loader: datapipe.Loader | Resident
-    techniques: Techniques
+    techniques: Techniques  # of which `apply(model)` was called
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ranks: Ranks
-    peak_rate: float
+    peak_rate: float  # of the learning rate, as the next two, see `rate_at`
     rate_steps: int
     rate_warmup: int
-    exchange: Exchange
+    exchange: Exchange  # of gradients between ranks; `connect` came before the optimizer
+    # Called with a stage and its step, for the watch over ranks.
     mark: Callable[[str, int], None] = lambda stage, step: None
+    # A step ends with the epoch, full or not. Then steps are the same on any number of ranks.
     epoch_ends_step: bool = False
     step: int = 0
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)  # is equal in a run that continues this one
+    # Loss in nats a label of the last step on this rank, before the exchange, and norms of
+    # gradients, its own and that of all ranks; NaN if not known.
     own: Tensor | None = None
 
 

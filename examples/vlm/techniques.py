@@ -25,49 +25,36 @@ KNOWN = "all, N (every N-th block), blocks such as 0,3,7 (a single one: 3,), or 
 
 @dataclass(frozen=True, kw_only=True)
 class Techniques:
-    """Ways to compute a step. But for rounding, most leave what the model learns as it is.
+    """Ways to compute a step. But for rounding, most leave what the model learns as it is."""
 
-    Attributes:
-        precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
-            the latter with scaled gradients (arXiv 1710.03740).
-        tf32: round the factors of float32 products on a GPU to 10 bits of mantissa.
-        deterministic: equal steps give equal bits on a GPU, as they do on the CPU; operators that
-            cannot do that raise an error.
-        compile: mode of `torch.compile` for every block; "" for none.
-        static_shapes: all batches have the same shapes, so that blocks are compiled for them.
-        optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
-            kernel ("fused"), or with states of 8 bits ("8bit", arXiv 2110.02861).
-        set_to_none: free gradients after a step, rather than set them to zero.
-        recompute: blocks under activation checkpointing (arXiv 1604.06174), see `read_recompute`.
-        dropout: share of attention set to zero (arXiv 1706.03762). It alone changes what is learnt.
-        freeze_vision: train the projector, but not the encoder.
-        lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
-            are frozen then, as the encoder's are; 0 for none.
-        accumulate: batches whose gradients are added up for a step.
-        accumulate_tokens, accumulate_samples: least labels or samples of a step, instead.
-        clip: largest norm of all gradients; 0 for no limit.
-        ahead: copy batches to a GPU ahead of the loop, through page-locked memory on another
-            stream, rather than in each step.
-        keep_losses: keep losses on the device until they are logged, rather than wait in each step.
-    """
-
+    # Of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16", the latter with
+    # scaled gradients (arXiv 1710.03740).
     precision: Precision = "fp32"
-    tf32: bool = False
+    tf32: bool = False  # round the factors of float32 products on a GPU to 10 bits of mantissa
+    # Equal steps give equal bits on a GPU, as they do on the CPU; operators that cannot do that
+    # raise an error.
     deterministic: bool = False
-    compile: Mode = ""
-    static_shapes: bool = False
+    compile: Mode = ""  # mode of `torch.compile` for every block; "" for none
+    static_shapes: bool = False  # all batches have the same, and blocks are compiled for them
+    # AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one kernel ("fused"),
+    # or with states of 8 bits ("8bit", arXiv 2110.02861).
     optimizer: Optimizer = "fused"
-    set_to_none: bool = True
-    recompute: str = ""
+    set_to_none: bool = True  # free gradients after a step, rather than set them to zero
+    recompute: str = ""  # blocks of activation checkpointing (arXiv 1604.06174), `read_recompute`
+    # Share of attention set to zero (arXiv 1706.03762). It alone changes what is learnt.
     dropout: float = 0.0
-    freeze_vision: bool = False
+    freeze_vision: bool = False  # train the projector, but not the encoder
+    # Rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights are
+    # frozen then, as the encoder's are; 0 for none.
     lora: int = 0
-    accumulate: int = 1
-    accumulate_tokens: int = 0
-    accumulate_samples: int = 0
-    clip: float = 1.0
+    accumulate: int = 1  # batches whose gradients are added up for a step
+    accumulate_tokens: int = 0  # least labels of a step, instead
+    accumulate_samples: int = 0  # least samples of a step, instead
+    clip: float = 1.0  # largest norm of all gradients; 0 for no limit
+    # Copy batches to a GPU ahead of the loop, through page-locked memory on another stream, rather
+    # than in each step.
     ahead: bool = True
-    keep_losses: bool = True
+    keep_losses: bool = True  # on the device until they are logged; else every step waits
 
     def __post_init__(self) -> None:
         for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("compile", Mode)):

@@ -22,26 +22,16 @@ FULL = 4  # bytes of a float32
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Facts of a step that the bytes depend on.
+    """Facts of a step that the bytes depend on."""
 
-    Attributes:
-        tokens, patches: rows of the language model and of the encoder, padding included.
-        half: bytes of inputs and outputs of products: 4 in float32, 2 under autocast.
-        fused_norm: True if norms are one kernel (on a GPU), which keeps no normalised rows.
-        copied, images_copied: True if results of attention, of the language model and of the
-            encoder, are concatenated from those of segments (`split`).
-        views: True if attention keeps values as a part of one product with queries and keys.
-        casts: True if weights are kept in half precision too.
-    """
-
-    tokens: int
-    patches: int
-    half: int
-    fused_norm: bool
-    copied: bool
-    images_copied: bool
-    views: bool
-    casts: bool
+    tokens: int  # rows of the language model, padding included
+    patches: int  # rows of the encoder, padding included
+    half: int  # bytes of inputs and outputs of products: 4 in float32, 2 under autocast
+    fused_norm: bool  # norms are one kernel (on a GPU), which keeps no normalised rows
+    copied: bool  # results of attention are concatenated from those of segments (`split`)
+    images_copied: bool  # the same in the encoder
+    views: bool  # attention keeps values as a part of one product with queries and keys
+    casts: bool  # weights are kept in half precision too
 
 
 class Stage(NamedTuple):

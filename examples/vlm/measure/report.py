@@ -35,51 +35,32 @@ class RankFigures(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Figures of a run after its warm-up; counts and rates are over all ranks.
+    """Figures of a run after its warm-up; counts and rates are over all ranks."""
 
-    Attributes:
-        steps, losses: all that were made, and the loss of each in nats a label, warm-up included.
-        measured, seconds: steps that the figures describe, and the time that they took.
-        samples_per_s, tokens_per_s: without padding.
-        fill: share of tokens that are not padding.
-        step_p50, step_p99: seconds of a step, on the GPU's clock if there is one.
-        wait_share, gpu_busy: shares of the time: waiting for batches, and of the GPU at work.
-        flops_per_s: of the model's forward and backward passes, see `flops`.
-        mfu, hfu: share of the peak of all devices, without and with what was computed twice.
-        first_batch: seconds until it came.
-        memory: bytes by use.
-        verdict: sentence that names what held the loop back.
-        compiled: work of `torch.compile`, that of the warm-up included.
-        evaluations: losses over the held-out dataset; their time is in no rate.
-        ranks: figures of each at the last line of the log, if there are several.
-        datasets: of a mixture, over all steps, the warm-up included.
-        memory_phases: bytes before and after each pass of a step, with --memory-phases.
-        stages: seconds a step of each stage, with --profile.
-    """
-
-    steps: int
-    losses: list[float]
-    measured: int
-    seconds: float
+    steps: int  # all that were made
+    losses: list[float]  # of each of them, in nats a label, warm-up included
+    measured: int  # steps that the figures describe
+    seconds: float  # that these took
     samples_per_s: float
-    tokens_per_s: float
-    fill: float
-    step_p50: float | None
+    tokens_per_s: float  # without padding
+    fill: float  # share of tokens that are not padding
+    step_p50: float | None  # seconds of a step, on the GPU's clock if there is one
     step_p99: float | None
-    wait_share: float | None
-    gpu_busy: float | None
-    flops_per_s: float
-    mfu: float | None
-    hfu: float | None
-    first_batch: float
-    memory: dict[str, int]
-    verdict: str
-    compiled: Compiled
-    evaluations: list[Evaluation]
-    ranks: tuple[RankFigures, ...] = ()
-    datasets: tuple[DatasetFigures, ...] = ()
+    wait_share: float | None  # of the time, waiting for batches
+    gpu_busy: float | None  # share of the time in which the GPU was at work
+    flops_per_s: float  # of the model's forward and backward passes, see `flops`
+    mfu: float | None  # share of the peak of all devices
+    hfu: float | None  # the same, with what was computed twice
+    first_batch: float  # seconds until it came
+    memory: dict[str, int]  # bytes by use
+    verdict: str  # sentence that names what held the loop back
+    compiled: Compiled  # work of `torch.compile`, that of the warm-up included
+    evaluations: list[Evaluation]  # over the held-out dataset; their time is in no rate
+    ranks: tuple[RankFigures, ...] = ()  # at the last line of the log, if there are several
+    datasets: tuple[DatasetFigures, ...] = ()  # of a mixture, over all steps, warm-up included
+    # Bytes before and after each pass of a step, with --memory-phases.
     memory_phases: dict[str, dict[str, int]] = field(default_factory=dict)
-    stages: dict[str, float] | None = None
+    stages: dict[str, float] | None = None  # seconds a step of each, with --profile
 
     def to_dict(self) -> dict[str, Any]:
         return {

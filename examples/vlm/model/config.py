@@ -7,21 +7,17 @@ from dataclasses import dataclass
 class VisionConfig:
     """A vision transformer over any number of patches.
 
-    Attributes:
-        width, layers, heads: of the transformer; `width / heads` must be a multiple of 4, since
-            rotary positions turn pairs of values, half of them by row and half by column.
-        patch, image_size: sides in pixels of a patch, and of an image of fixed size.
-        merge: patches along each side that become one token of the language model.
-        max_pixels: most pixels of a native image; bounds the length that attention is told.
+    `width / heads` must be a multiple of 4, since rotary positions turn pairs of values, half of
+    them by row and half by column.
     """
 
     width: int
     layers: int
     heads: int
-    patch: int = 14
-    merge: int = 2
-    image_size: int = 224
-    max_pixels: int = 512 * 512
+    patch: int = 14  # side in pixels
+    merge: int = 2  # patches along each side that become one token of the language model
+    image_size: int = 224  # side in pixels of an image of fixed size
+    max_pixels: int = 512 * 512  # of a native image; bounds the length that attention is told
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 4:

@@ -30,22 +30,14 @@ class Patches(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Inputs of the model.
+    """Inputs of the model."""
 
-    Attributes:
-        ids, positions: int64 [T]; positions from 0 for each sample.
-        targets: int64 [T], the token that follows each, or `IGNORE`.
-        segments: of the samples.
-        patches: of the images; of a blank one if there is none.
-        skipped: features of the first image whose tokens are on another rank.
-    """
-
-    ids: Tensor
-    targets: Tensor
-    positions: Tensor
-    segments: Segments
-    patches: Patches
-    skipped: int = 0
+    ids: Tensor  # int64 [T]
+    targets: Tensor  # int64 [T], the token that follows each, or `IGNORE`
+    positions: Tensor  # int64 [T], from 0 for each sample
+    segments: Segments  # of the samples
+    patches: Patches  # of the images; of a blank one if there is none
+    skipped: int = 0  # features of the first image whose tokens are on another rank
 
 
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:

@@ -29,26 +29,20 @@ Hook = Literal["none", "fp16", "bf16", "powersgd"]
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Ways to train on several ranks; all learn what one process with the whole step learns.
+    """Ways to train on several ranks; all learn what one process with the whole step learns."""
 
-    Attributes:
-        kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
-            has a part of each block's weights, gradients and states of the optimizer; "pipeline":
-            every rank has some layers, and passes activations on.
-        hook: what gradients become on their way in DDP: "fp16" and "bf16" halve the bytes,
-            "powersgd" sends factors of a low rank (arXiv 1905.13727).
-        powersgd_rank, powersgd_start: that rank, and the step from which on they are sent, 2 or
-            more: DDP rearranges its buckets after the first.
-        bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
-        static_graph: DDP relies on the same parameters in every step. Here every batch runs the
-            encoder, even without images.
-    """
-
+    # "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank has a
+    # part of each block's weights, gradients and states of the optimizer; "pipeline": every rank
+    # has some layers, and passes activations on.
     kind: Kind = "ddp"
+    # What gradients become on their way in DDP: "fp16" and "bf16" halve the bytes, "powersgd" sends
+    # factors of a low rank (arXiv 1905.13727).
     hook: Hook = "none"
     powersgd_rank: int = 4
-    powersgd_start: int = 10
-    bucket_mb: float | None = None
+    powersgd_start: int = 10  # first step, 2 or more: DDP rearranges its buckets after the first
+    bucket_mb: float | None = None  # megabytes of gradients sent at a time; None for torch's 25
+    # DDP relies on the same parameters in every step. Here every batch runs the encoder, even
+    # without images.
     static_graph: bool = False
 
 

@@ -30,23 +30,15 @@ class Segments(NamedTuple):
     """Concatenated sequences in `[T, ...]`: all that attention needs to keep them apart.
 
     A padded batch of B rows is B segments of one length, so one model serves both forms.
-
-    Attributes:
-        bounds: int32 [S + 1], from 0 to T; segments may be empty.
-        longest: length of the longest, or more; on the host, so that nothing waits for the device.
-        same: length of all of them, or 0 if they differ.
-        causal: True if a token sees only those of its sequence up to itself.
-        mask, kernel: made by `attention.prepare`, once for all layers.
-        group: ranks that share the tokens, in their order; None if all T are here.
     """
 
-    bounds: Tensor
-    longest: int
-    same: int
-    causal: bool
-    mask: Any = None
+    bounds: Tensor  # int32 [S + 1], from 0 to T; segments may be empty
+    longest: int  # length of the longest, or more; on the host: nothing waits for the device
+    same: int  # length of all of them, or 0 if they differ
+    causal: bool  # a token sees only those of its sequence up to itself
+    mask: Any = None  # made by `attention.prepare`, once for all layers, as is `kernel`
     kernel: str = ""
-    group: dist.ProcessGroup | None = None
+    group: dist.ProcessGroup | None = None  # ranks that share the tokens, in order; None: all here
 
     @classmethod
     def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:

@@ -34,17 +34,13 @@ FITS = 0.9  # share of a device's memory that the peak may take: the formula is 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Batch that a rank computes at a time.
+    """Batch that a rank computes at a time."""
 
-    `tokens` include the padding of rows; `patches` of each image are None for a fixed size. Samples
-    share a row if `packed`; images differ in size if `native`.
-    """
-
-    tokens: int
+    tokens: int  # the padding of rows included
     images: int
-    patches: int | None = None
-    packed: bool = True
-    native: bool = False
+    patches: int | None = None  # of each image; None for a fixed size
+    packed: bool = True  # samples share a row
+    native: bool = False  # images differ in size
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.images < 0 or (self.patches is not None and self.patches < 1):

@@ -35,15 +35,11 @@ class Numbers:
 
 
 class Stage(NamedTuple):
-    """One part of the model, in bytes.
+    """One part of the model, in bytes."""
 
-    `kept`, and `casts` of weights to half precision, stay from its forward to its backward pass;
-    `working` is the most in addition while its gradients are computed.
-    """
-
-    kept: int
-    casts: int
-    working: int
+    kept: int  # from its forward to its backward pass
+    casts: int  # of weights to half precision, kept as long
+    working: int  # the most in addition while its gradients are computed
     gradients: int
 
 

@@ -18,18 +18,15 @@ MOST = 20  # datasets in a table of the log; `--json` has all
 
 
 class DatasetFigures(NamedTuple):
-    """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
-
-    `loss` is its mean over labels, in nats. Shares are of all samples, as they came and `planned`.
-    """
+    """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch."""
 
     name: str
-    loss: float | None
+    loss: float | None  # mean over its labels, in nats
     labels: int
     tokens: int
     samples: int
-    share: float
-    planned: float
+    share: float  # of all samples, as they came
+    planned: float  # of all samples, as planned
 
 
 class DatasetSums:

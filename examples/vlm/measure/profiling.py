@@ -63,19 +63,14 @@ class Stages:
 
 @dataclass(kw_only=True)
 class Profiling:
-    """Choice of what is profiled, and what was seen.
+    """Choice of what is profiled, and what was seen."""
 
-    The trace goes to a `path` ending in .json, or into a folder for TensorBoard, with `shapes` of
-    inputs and `stacks` of source lines. `nvtx` makes ranges for Nsight Systems. `step` is to be
-    called after every step; `stages` has the time of the profiled ones at last.
-    """
-
-    path: Path | None = None
-    shapes: bool = False
-    stacks: bool = False
-    nvtx: bool = False
-    step: Callable[[], object] = lambda: None
-    stages: Stages | None = None
+    path: Path | None = None  # of the trace: ends in .json, or is a folder for TensorBoard
+    shapes: bool = False  # of inputs, in the trace
+    stacks: bool = False  # of source lines, in the trace
+    nvtx: bool = False  # makes ranges for Nsight Systems
+    step: Callable[[], object] = lambda: None  # to be called after every step
+    stages: Stages | None = None  # time of the profiled steps, at last
 
     def __post_init__(self) -> None:
         if self.path is None and (self.shapes or self.stacks):

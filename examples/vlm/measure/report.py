@@ -22,14 +22,11 @@ from examples.vlm.techniques import Compiled
 
 
 class RankFigures(NamedTuple):
-    """Figures of one rank at a line of the log; None where they are not known.
-
-    Loss, in nats a label, and norm are those of its share of the last step, before the exchange.
-    """
+    """Figures of one rank at a line of the log; None where they are not known."""
 
     rank: int
-    loss: float | None
-    norm: float | None
+    loss: float | None  # in nats a label, of its share of the last step, before the exchange
+    norm: float | None  # of the gradients of that share
     wait_share: float | None
 
 

@@ -51,8 +51,7 @@ class VisionConfig:
 class ModelConfig:
     """A causal language model that sees images where its texts have placeholders.
 
-    `width / heads` must be even, and `kv_heads`, of keys and values, divide `heads`. `rope_base` is
-    the wavelength of the slowest rotary position, relative to 2 pi.
+    `width / heads` must be even, and `kv_heads`, of keys and values, divide `heads`.
     """
 
     vision: VisionConfig
@@ -60,7 +59,7 @@ class ModelConfig:
     layers: int
     heads: int
     kv_heads: int
-    rope_base: float = 10_000.0
+    rope_base: float = 10_000.0  # wavelength of the slowest rotary position, relative to 2 pi
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 2:

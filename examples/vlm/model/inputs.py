@@ -18,15 +18,12 @@ from examples.vlm.model.config import ModelConfig, VisionConfig
 
 
 class Patches(NamedTuple):
-    """Patches of the images of a batch: `values` `[P, 3 * patch**2]`, those of a token together.
+    """Patches of the images of a batch."""
 
-    Rows and columns in their image are int64 [P]; `segments` are the images.
-    """
-
-    values: Tensor
-    rows: Tensor
+    values: Tensor  # [P, 3 * patch**2], those of a token together
+    rows: Tensor  # int64 [P], in their image
     columns: Tensor
-    segments: Segments
+    segments: Segments  # the images
 
 
 class Inputs(NamedTuple):

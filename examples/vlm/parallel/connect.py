@@ -133,16 +133,13 @@ class Norms:
 
 @dataclass(kw_only=True)
 class Exchange:
-    """A model whose gradients are averaged over the ranks; `module` is called in its place.
-
-    `norms` measures this rank's own gradients. `finish` is called after the last backward pass of
-    a step, to send the rest. If ranks share the layers, `pipeline` runs the passes of a step.
-    """
+    """A model whose gradients are averaged over the ranks; `module` is called in its place."""
 
     module: nn.Module
-    norms: Norms = field(default_factory=Norms)
+    norms: Norms = field(default_factory=Norms)  # of this rank's own gradients
+    # Called after the last backward pass of a step, to send the rest.
     finish: Callable[[], None] = lambda: None
-    pipeline: Pipeline | None = None
+    pipeline: Pipeline | None = None  # runs the passes of a step if ranks share the layers
 
     @property
     def divided(self) -> bool:

@@ -90,13 +90,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Order of kernels by length, as `python -m benchmarks.attention --json FILE` measured it.
+    """Order of kernels by length, as `python -m benchmarks.attention --json FILE` measured it."""
 
-    It is of the files of `source`; `device` is "cpu" or "cuda".
-    """
-
-    source: str
-    device: str
+    source: str  # the files
+    device: str  # "cpu" or "cuda"
     dropout: bool
     rows: tuple[Row, ...]
 

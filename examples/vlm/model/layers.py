@@ -1,7 +1,6 @@
 """The transformer that the encoder and the language model share, and its rotary positions."""
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -99,8 +98,11 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
         again = self.recompute if torch.is_grad_enabled() else NONE
         if again.segments:
-            given = {"turned": turned, "segments": segments, "kernel": kernel}
-            parts = [partial(block, **given) for block in self.blocks]
+
+            def through(block: nn.Module) -> Callable[[Tensor], Tensor]:
+                return lambda x: block(x, turned, segments, kernel)
+
+            parts = [through(block) for block in self.blocks]
             x = checkpoint_sequential(  # type: ignore[no-untyped-call]
                 parts, again.segments, x, use_reentrant=False
             )

@@ -184,7 +184,7 @@ def compiler(device: torch.device, mode: str) -> str:
 
 
 def optimizer(device: torch.device, kind: str) -> str:
-    from examples.vlm.techniques.switches import Techniques
+    from examples.vlm.techniques import Techniques
 
     if kind == "8bit" and find_spec("bitsandbytes") is None:
         raise Absent("bitsandbytes is not installed")

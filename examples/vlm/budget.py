@@ -23,28 +23,24 @@ from examples.vlm.measure.memory import bytes_of
 from examples.vlm.model.config import MODELS, ModelConfig
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import parser_of
-from examples.vlm.techniques.recompute import KNOWN
-from examples.vlm.techniques.switches import Optimizer, Precision, Techniques
+from examples.vlm.techniques import KNOWN, Optimizer, Precision, Techniques
 
 Zero = Literal[0, 1, 2, 3]
 
 BUCKET = 25 * 2**20  # bytes of gradients that ranks exchange at a time; `bucket_cap_mb` of DDP
+SWITCHES = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
 FITS = 0.9  # share of a device's memory that the peak may take: the formula is exact to a tenth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Batch that a rank computes at a time.
+    """Batch that a rank computes at a time."""
 
-    `tokens` include the padding of rows; `patches` of each image are None for a fixed size. Samples
-    share a row if `packed`; images differ in size if `native`.
-    """
-
-    tokens: int
+    tokens: int  # the padding of rows included
     images: int
-    patches: int | None = None
-    packed: bool = True
-    native: bool = False
+    patches: int | None = None  # of each image; None for a fixed size
+    packed: bool = True  # samples share a row
+    native: bool = False  # images differ in size
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.images < 0 or (self.patches is not None and self.patches < 1):
@@ -56,27 +52,17 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Bytes of one rank, by use.
+    """Bytes of one rank, by use."""
 
-    Attributes:
-        parameters, gradients, optimizer: this rank's share of them.
-        batch: ids, labels, pixels and patches of one batch.
-        activations, casts: kept from the forward to the backward pass; casts are weights in half
-            precision.
-        working: temporary: a block that is recomputed, logits, gradients of activations.
-        exchange: buckets of gradients, or weights that FSDP has gathered.
-        peak: most in use at a time: less than the sum, since gradients come as activations go.
-    """
-
-    parameters: int
+    parameters: int  # this rank's share of them, as with the next two
     gradients: int
     optimizer: int
-    batch: int
-    activations: int
-    casts: int
-    working: int
-    exchange: int
-    peak: int
+    batch: int  # ids, labels, pixels and patches of one batch
+    activations: int  # kept from the forward to the backward pass
+    casts: int  # weights in half precision, kept as long
+    working: int  # temporary: a block that is recomputed, logits, gradients of activations
+    exchange: int  # buckets of gradients, or weights that FSDP has gathered
+    peak: int  # most in use at a time: less than the sum, since gradients come as activations go
 
     @property
     def total(self) -> int:
@@ -108,7 +94,9 @@ def estimate(
         raise ValueError(f"ranks={ranks}, zero={zero}: give 1 or more, and 0, 1, 2 or 3")
     if zero and ranks == 1:
         raise ValueError(f"zero={zero} divides over ranks, and there is 1; give ranks=")
-    model = make_model(config, vocabulary, kernel, techniques)
+    with torch.device("meta"):  # sizes, and no content
+        model = VLM(config, vocabulary, 0, kernel)
+        replace(techniques, compile=Techniques.compile).apply(model)  # a size needs no kernels
     each = load.patches or config.vision.image_tokens * config.vision.merge**2
     patches = load.images * each or config.vision.merge**2  # a blank image where there is none
     half = 4 if techniques.precision == "fp32" else 2
@@ -149,14 +137,6 @@ def estimate(
         exchange=exchange,
         peak=parameters + optimizer + batch + exchange + moving,
     )
-
-
-def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Techniques) -> VLM:
-    """Make a model whose tensors have sizes and no content."""
-    with torch.device("meta"):
-        model = VLM(config, vocabulary, 0, kernel)
-        replace(techniques, compile=Techniques.compile).apply(model)  # a size needs no kernels
-    return model
 
 
 def shard(parameter: Tensor, ranks: int) -> int:
@@ -220,7 +200,21 @@ def walk(found: list[Stage], before: int, all_gradients: int) -> int:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     try:
-        found = budget_of(options)
+        found = estimate(
+            MODELS[options.model],
+            Load(
+                tokens=options.pack or options.batch_size * options.length,
+                images=options.images,
+                patches=options.patches,
+                packed=options.pack is not None,
+                native=options.native,
+            ),
+            Techniques(**{name: getattr(options, name) for name in SWITCHES}),
+            vocabulary=options.vocabulary,
+            ranks=options.ranks,
+            zero=options.zero,
+            device=options.device,
+        )
         limit = bytes_of(options.memory) if options.memory else None
     except ValueError as error:
         sys.exit(f"budget: {error}")
@@ -268,25 +262,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if (options.batch_size is None) != (options.length is None):
         parser.error("--batch-size and --length belong together")
     return options
-
-
-def budget_of(options: argparse.Namespace) -> Budget:
-    switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
-    return estimate(
-        MODELS[options.model],
-        Load(
-            tokens=options.pack or options.batch_size * options.length,
-            images=options.images,
-            patches=options.patches,
-            packed=options.pack is not None,
-            native=options.native,
-        ),
-        Techniques(**{name: getattr(options, name) for name in switches}),
-        vocabulary=options.vocabulary,
-        ranks=options.ranks,
-        zero=options.zero,
-        device=options.device,
-    )
 
 
 if __name__ == "__main__":

@@ -21,40 +21,32 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from examples.vlm.parallel.ranks import Ranks
+from examples.vlm.loop import Run
 
 logger = logging.getLogger(__name__)
 
 VERSION = 3  # raised whenever the names or shapes of what is saved change
 LATEST, REST = "latest", "rest.pt"
+EQUAL = ("scaler", "loader")  # parts of a run that are the same on every rank
 
 
-def save(
-    path: Path,
-    parts: Mapping[str, Any],
-    step: int,
-    about: Mapping[str, Any],
-    ranks: Ranks,
-    *,
-    sharded: bool = False,
-) -> None:
+def save(path: Path, run: Run, *, sharded: bool) -> None:
     """Write a checkpoint, whole or not at all; all ranks must call.
 
-    `parts` have a `state_dict()`, "model" and "optimizer" among them. `about` must be equal when
-    the run continues. If `sharded`, every rank writes its part into a folder.
+    If `sharded`, every rank writes its part into a folder.
     """
+    model, optimizer, ranks = run.model, run.optimizer, run.ranks
     random = {"cpu": ranks.gather(torch.get_rng_state())}
     if ranks.device.type == "cuda":
         random["cuda"] = ranks.gather(torch.cuda.get_rng_state())
-    model, optimizer = parts["model"], parts["optimizer"]
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     states, groups = optimizer.state_dict().values()
     for number, name in enumerate(learnt(model, optimizer)):
         tensors |= {f"optimizer.{name}.{k}": v for k, v in states.get(number, {}).items()}
     for group in groups:
         del group["params"]
-    content = {"version": VERSION, "about": about, "step": step, "random": random, "groups": groups}
-    content |= {name: part.state_dict() for name, part in others(parts).items()}
+    content = {"version": VERSION, "about": run.about, "step": run.step, "random": random}
+    content |= {"groups": groups} | {name: getattr(run, name).state_dict() for name in EQUAL}
     if not sharded:
         if ranks.first:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +54,7 @@ def save(
         return
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file, and sharded checkpoints need a folder; give another")
-    folder = path / f"step-{step}"
+    folder = path / f"step-{run.step}"
     if ranks.first:
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed while it saved
         folder.mkdir(parents=True)
@@ -89,19 +81,19 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     unfinished.replace(path)
 
 
-def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: Ranks) -> int:
-    """Bring a run to where a checkpoint left it; return the steps that were made.
+def load(path: Path, run: Run) -> None:
+    """Bring a run to where a checkpoint left it.
 
     On another number of ranks, only random numbers start again, with a warning.
     """
     folder, content = find(path)
-    for name, value in about.items():
+    for name, value in run.about.items():
         if content["about"].get(name) != value:
             raise ValueError(
                 f"{path} is of a run with {name} {content['about'].get(name)!r}, and this one has "
                 f"{value!r}; give the same options, or start again without --resume"
             )
-    model, optimizer = parts["model"], parts["optimizer"]
+    model, optimizer, ranks = run.model, run.optimizer, run.ranks
     numbers = {name: number for number, name in enumerate(learnt(model, optimizer))}
     states: dict[int, dict[str, Any]] = {}
     for name, value in fill(model, folder, content, optimizer).items():
@@ -110,8 +102,8 @@ def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: 
     groups = optimizer.state_dict()["param_groups"]
     groups = [{**new, **old} for new, old in zip(groups, content["groups"], strict=True)]
     optimizer.load_state_dict({"state": states, "param_groups": groups})
-    for name, part in others(parts).items():
-        part.load_state_dict(content[name])
+    for name in EQUAL:
+        getattr(run, name).load_state_dict(content[name])
     if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:
         said = "%s has random numbers of %d ranks, and there are %d: they start anew"
         logger.warning(said, path, saved, ranks.world_size)
@@ -119,7 +111,7 @@ def load(path: Path, parts: Mapping[str, Any], about: Mapping[str, Any], ranks: 
         if len(random) == ranks.world_size and name in ("cpu", ranks.device.type):
             put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state
             put(random[ranks.rank])
-    return int(content["step"])
+    run.step = content["step"]
 
 
 def fill(
@@ -176,16 +168,6 @@ def learnt(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, nn.P
     """Return the parameters by name, in the order in which an optimizer numbers their states."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     return {names[p]: p for group in optimizer.param_groups for p in group["params"]}
-
-
-def others(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts that are the same on every rank."""
-    return {name: part for name, part in parts.items() if name not in ("model", "optimizer")}
-
-
-def load_model(path: Path, model: nn.Module) -> None:
-    """Fill a model of this process alone from a checkpoint of any number of ranks."""
-    fill(model, *find(path))
 
 
 def find(path: Path) -> tuple[Path | None, dict[str, Any]]:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch
-from examples.vlm.data.transfer import bring
-from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.data.batches import IGNORE, Batch, bring
+from examples.vlm.model.inputs import Inputs, make_inputs
 from examples.vlm.model.sampling import evaluating
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.mesh import whole_loss
@@ -57,19 +56,17 @@ def evaluate(
     return Evaluation(step, total / labels, int(labels))
 
 
-def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
-    """Return the function that evaluates the model of a `Run` on one epoch, and prints the loss."""
-
-    def evaluate_and_print() -> Evaluation:
-        loader.set_epoch(0)  # after an epoch a loader would begin the next one
-        autocast = run.exchange.autocast(run.techniques, run.ranks.device)
-        pipeline = run.exchange.pipeline
-        losses_of = None if pipeline is None else pipeline.evaluate
-        how: dict[str, Any] = {"step": run.step, "autocast": autocast, "losses_of": losses_of}
-        found = evaluate(run.model, loader, run.ranks, **how)
-        run.ranks.say(
-            f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
-        )
-        return found
-
-    return evaluate_and_print
+def evaluate_and_print(run: Any, loader: datapipe.Loader) -> Evaluation:
+    """Evaluate the model of a `Run` on one epoch, and print the loss."""
+    loader.set_epoch(0)  # after an epoch a loader would begin the next one
+    pipeline = run.exchange.pipeline
+    found = evaluate(
+        run.model,
+        loader,
+        run.ranks,
+        step=run.step,
+        autocast=run.exchange.autocast(run.techniques, run.ranks.device),
+        losses_of=None if pipeline is None else pipeline.evaluate,
+    )
+    run.ranks.say(f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)")
+    return found

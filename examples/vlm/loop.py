@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -10,59 +10,48 @@ import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch, groups_of, labels_of
+from examples.vlm.data.batches import IGNORE, Batch, bring, groups_of, labels_of
 from examples.vlm.data.resident import Resident
-from examples.vlm.data.transfer import bring
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.measure.by_dataset import DatasetSums, sums_by_dataset
+from examples.vlm.measure.by_dataset import DatasetSums
 from examples.vlm.measure.flops import Meter, Peak
 from examples.vlm.measure.memory import memory_report
-from examples.vlm.measure.report import Counts, Line, Report
-from examples.vlm.model.inputs import IGNORE, Inputs, make_inputs
+from examples.vlm.measure.report import Counts, Report
+from examples.vlm.model.inputs import Inputs, make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.connect import Exchange
 from examples.vlm.parallel.mesh import clip_gradients, whole_loss
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.schedule import rate_at
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques, rate_at
 
 DATA = "waiting for data"
 
 
 @dataclass(kw_only=True)
 class Run:
-    """All that a step needs, and the number of steps made.
-
-    Attributes:
-        loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
-            mixture with "dataset" and "valid" too.
-        techniques: ways to compute steps; `techniques.apply(model)` was called.
-        exchange: of gradients between ranks, from `connect`, which came before the optimizer.
-        mark: called with a stage and its step, for the watch over ranks.
-        epoch_ends_step: True if a step ends with the epoch, full or not. Then steps are the same on
-            any number of ranks.
-        peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
-        own: loss in nats a label of the last step on this rank, before the exchange, and norms of
-            gradients, its own and that of all ranks; NaN if not known.
-    """
+    """All that a step needs, and the number of steps made."""
 
     model: VLM
+    # Of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a mixture with
+    # "dataset" and "valid" too.
     loader: datapipe.Loader | Resident
-    techniques: Techniques
+    techniques: Techniques  # of which `apply(model)` was called
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ranks: Ranks
-    peak_rate: float
+    peak_rate: float  # of the learning rate, as the next two, see `rate_at`
     rate_steps: int
     rate_warmup: int
-    exchange: Exchange
+    exchange: Exchange  # of gradients between ranks; `connect` came before the optimizer
+    # Called with a stage and its step, for the watch over ranks.
     mark: Callable[[str, int], None] = lambda stage, step: None
+    # A step ends with the epoch, full or not. Then steps are the same on any number of ranks.
     epoch_ends_step: bool = False
     step: int = 0
+    about: dict[str, Any] = field(default_factory=dict)  # is equal in a run that continues this one
+    # Loss in nats a label of the last step on this rank, before the exchange, and norms of
+    # gradients, its own and that of all ranks; NaN if not known.
     own: Tensor | None = None
-
-    def parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("model", "optimizer", "scaler", "loader")}
 
 
 def train(
@@ -70,7 +59,6 @@ def train(
     *,
     steps: int,
     warm_up: int = 5,
-    log: Callable[[Line], None] = lambda line: None,
     log_every: int = 10,
     after_step: Callable[[], bool] = lambda: True,
     peak_flops: float | None = None,
@@ -82,7 +70,7 @@ def train(
     Args:
         run: changed in place, its `step` too.
         warm_up: steps that are left out of all figures.
-        log: gets a `Line` every `log_every` steps, when the loop waits for the device.
+        log_every: steps from one line of the log to the next, when the loop waits for the device.
         after_step: called after each; training ends if it returns False.
         peak_flops: FLOPs a second of one device; None looks them up, or measures the CPU.
         evaluate: called after the last step, and every `evaluate_every` steps if not 0.
@@ -97,7 +85,8 @@ def train(
     peak = Peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32, given=peak_flops)
     pipeline = run.exchange.pipeline
     meter = Meter(run.model, None if pipeline is None else pipeline.formula)
-    datasets = sums_by_dataset(run.loader, run.ranks)
+    shares = getattr(run.loader.plan, "shares", dict)  # plans of one folder have none
+    datasets = DatasetSums(shares, run.ranks) if len(shares()) > 1 else None
     counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
         monitor(run.loader),
@@ -117,9 +106,7 @@ def train(
         if run.step % log_every == 0 or run.step == steps:
             run.mark("waiting for the device and gathering figures", run.step)
             assert run.own is not None
-            line = counts.line(monitor, run.own)
-            if run.ranks.first:
-                log(line)
+            run.ranks.say(counts.line(monitor, run.own))
         if run.step == steps:
             counts.stop()  # before a checkpoint at the end
         due = run.step == steps or (evaluate_every and run.step % evaluate_every == 0)
@@ -186,10 +173,13 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
     return total / ranks.shares
 
 
-def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, Inputs, Tensor]]:
+def passes(
+    run: Run, group: list[Batch], share: float, *, exchanges: bool = True
+) -> Iterator[tuple[Batch, Inputs, Tensor]]:
     """Run the forward and backward pass of each batch, with its losses times `share`.
 
-    Yield the batch on the device, the model's inputs, and the losses by token, without a graph.
+    The last one of a group `exchanges` gradients. Yield the batch on the device, the inputs of the
+    model, and the losses by token, without a graph.
     """
     exchange, device, step = run.exchange, run.ranks.device, run.step + 1
     if exchange.pipeline is not None:
@@ -205,7 +195,7 @@ def passes(run: Run, group: list[Batch], share: float) -> Iterator[tuple[Batch, 
         run.mark("in the forward pass", step)
         here = bring(batch, device)
         one = make_inputs(here, run.model.config, run.model.kernel)
-        with exchange.sending(number == len(group)):
+        with exchange.sending(exchanges and number == len(group)):
             with exchange.autocast(run.techniques, device):
                 found = exchange.module(one)
             run.mark("in the backward pass and the exchange of gradients", step)

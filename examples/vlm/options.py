@@ -7,12 +7,8 @@ from typing import get_args
 
 from examples.vlm.model.attention import AUTO, KERNELS
 from examples.vlm.model.config import MODELS
-from examples.vlm.parallel.connect import Kind
-from examples.vlm.parallel.hooks import Hook
-from examples.vlm.techniques.compiling import Mode
-from examples.vlm.techniques.recompute import KNOWN
-from examples.vlm.techniques.schedule import Rule
-from examples.vlm.techniques.switches import Optimizer, Precision
+from examples.vlm.parallel.connect import Hook, Kind
+from examples.vlm.techniques import KNOWN, Mode, Optimizer, Precision, Rule
 
 _ADVICE = {
     "overlong": "--overlong",
@@ -84,50 +80,6 @@ def in_options(message: str) -> str:
 def _training(about: str | None) -> argparse.ArgumentParser:
     parser = parser_of("train", about)
     _samples(parser)
-    _batches(parser)
-    _model(parser)
-    _techniques(parser)
-    _ranks(parser)
-    _run(parser)
-    _answers(parser)
-    _costs(parser)
-    return parser
-
-
-def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse options that do nothing without another one."""
-    for name, other in (
-        ("evaluate_every", "evaluate"),
-        ("base_batch", "scale_lr"),
-        ("temperature", "generate"),
-        ("top_k", "temperature"),
-    ):
-        if getattr(options, name) and not getattr(options, other):
-            one, two = (f"--{each.replace('_', '-')}" for each in (name, other))
-            parser.error(f"{one} does nothing without {two}; give both or neither")
-    if options.accumulate == "auto" and options.resume:
-        parser.error("--accumulate auto could choose another number than before --resume; give it")
-
-
-def _samples(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("data").add_argument
-    add("shards", help="what `datapipe pack` wrote, here or behind a URL")
-    add("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: bytes)")
-    add("--template", default="chatml", help="chat template (default: %(default)s)")
-    add("--native", action="store_true", help="images near their own size, not squares")
-    add("--max-length", type=int, metavar="TOKENS", help="longest sample")
-    add(
-        "--overlong",
-        default="raise",
-        choices=("truncate", "drop", "raise"),
-        help="treatment of samples longer than that, or than a pack (default: an error)",
-    )
-    add("--num-workers", type=int, metavar="N", help="default: the CPUs; for a GPU at most 8")
-    add("--workers", default="threads", choices=("threads", "processes"), help="kind of workers")
-    add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
-
-
-def _batches(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("batches").add_argument
     add("--batch-size", type=int, metavar="N", help="samples, or packs, a step (default: 8, or 1)")
     add("--pack", type=int, metavar="TOKENS", help="tokens of a pack (default: padded batches)")
@@ -141,37 +93,7 @@ def _batches(parser: argparse.ArgumentParser) -> None:
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
     add("--resident", metavar="SIZE", help="all tokens and images of the data on the device")
 
-
-def _model(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("model").add_argument
-    add("--precision", default="fp32", choices=get_args(Precision))
-    add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
-    add(
-        "--attention-table",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="choose the kernel by length, from `python -m benchmarks.attention --json FILE`",
-    )
-    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    add("--seed", type=int, default=0, help="seed of random numbers (default: %(default)s)")
-
-
-def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
-    add = parser.add_argument_group("answers").add_argument
-    add(
-        "--generate",
-        type=int,
-        default=samples,
-        metavar="N",
-        help="let the model answer N samples (default: %(default)s)",
-    )
-    add("--new-tokens", type=int, default=64, metavar="N", help="longest answer (default: 64)")
-    add("--temperature", type=float, default=0.0, help="of sampling (default: likeliest tokens)")
-    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
-
-
-def _techniques(parser: argparse.ArgumentParser) -> None:
+    _model(parser)
     add = parser.add_argument_group("techniques").add_argument
     add("--model", default="tiny", choices=tuple(MODELS))
     add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
@@ -210,8 +132,6 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add("--copy-late", dest="ahead", action="store_false", help="copy batches in each step")
     add("--wait-for-losses", dest="keep_losses", action="store_false", help="wait for every loss")
 
-
-def _ranks(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("ranks (see docs/distributed.md)").add_argument
     add("--parallel", choices=get_args(Kind), help="copies, or shards (default: ddp)")
     add("--hook", choices=get_args(Hook), help="compression of the gradients that DDP sends")
@@ -228,8 +148,6 @@ def _ranks(parser: argparse.ArgumentParser) -> None:
         help="end the run after so long without progress, naming the rank (default: 300)",
     )
 
-
-def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="total number (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
@@ -256,9 +174,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--profile-shapes", action="store_true", help="add shapes of inputs to the trace")
     add("--profile-stacks", action="store_true", help="add source lines to the trace")
     add("--nvtx", action="store_true", help="ranges of stages and operators for Nsight Systems")
-
-
-def _costs(parser: argparse.ArgumentParser) -> None:
+    _answers(parser)
     add = parser.add_argument_group("what it costs").add_argument
     add("--peak-flops", type=float, metavar="N", help="of a device, for MFU (default: known)")
     add(
@@ -270,3 +186,66 @@ def _costs(parser: argparse.ArgumentParser) -> None:
         "(default: the GPU's)",
     )
     add("--memory-phases", action="store_true", help="measure memory before and after each pass")
+    return parser
+
+
+def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that do nothing without another one."""
+    for name, other in (
+        ("evaluate_every", "evaluate"),
+        ("base_batch", "scale_lr"),
+        ("temperature", "generate"),
+        ("top_k", "temperature"),
+    ):
+        if getattr(options, name) and not getattr(options, other):
+            one, two = (f"--{each.replace('_', '-')}" for each in (name, other))
+            parser.error(f"{one} does nothing without {two}; give both or neither")
+    if options.accumulate == "auto" and options.resume:
+        parser.error("--accumulate auto could choose another number than before --resume; give it")
+
+
+def _samples(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("data").add_argument
+    add("shards", help="what `datapipe pack` wrote, here or behind a URL")
+    add("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: bytes)")
+    add("--template", default="chatml", help="chat template (default: %(default)s)")
+    add("--native", action="store_true", help="images near their own size, not squares")
+    add("--max-length", type=int, metavar="TOKENS", help="longest sample")
+    add(
+        "--overlong",
+        default="raise",
+        choices=("truncate", "drop", "raise"),
+        help="treatment of samples longer than that, or than a pack (default: an error)",
+    )
+    add("--num-workers", type=int, metavar="N", help="default: the CPUs; for a GPU at most 8")
+    add("--workers", default="threads", choices=("threads", "processes"), help="kind of workers")
+    add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
+    add("--precision", default="fp32", choices=get_args(Precision))
+    add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
+    add(
+        "--attention-table",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="choose the kernel by length, from `python -m benchmarks.attention --json FILE`",
+    )
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--seed", type=int, default=0, help="seed of random numbers (default: %(default)s)")
+
+
+def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
+    add = parser.add_argument_group("answers").add_argument
+    add(
+        "--generate",
+        type=int,
+        default=samples,
+        metavar="N",
+        help="let the model answer N samples (default: %(default)s)",
+    )
+    add("--new-tokens", type=int, default=64, metavar="N", help="longest answer (default: 64)")
+    add("--temperature", type=float, default=0.0, help="of sampling (default: likeliest tokens)")
+    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")

@@ -11,33 +11,34 @@ See docs/distributed.md.
 import argparse
 import json
 import os
+import signal
 import sys
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from types import FrameType
 
 import torch
 
 import datapipe
 from examples.vlm.checkpoint import load, save
-from examples.vlm.data.accumulate import samples_of_step
+from examples.vlm.data.batches import samples_of_step
 from examples.vlm.data.loaders import make_loader, make_resident, ordered_loader
 from examples.vlm.data.resident import Resident
 from examples.vlm.data.texts import Vocabulary
-from examples.vlm.evaluate import evaluation
-from examples.vlm.generate import print_answers
-from examples.vlm.interrupt import interruptible
+from examples.vlm.evaluate import evaluate_and_print
 from examples.vlm.loop import Run, train
 from examples.vlm.measure.by_dataset import dataset_table
 from examples.vlm.measure.find_batch import find_batch_size
-from examples.vlm.measure.memory import bytes_of
-from examples.vlm.measure.phases import phases_of, table_of
+from examples.vlm.measure.memory import Phases, bytes_of, table_of
 from examples.vlm.measure.profiling import Profiling, profiled
-from examples.vlm.measure.report import Line, Report, spread, with_costs
+from examples.vlm.measure.report import Report, with_costs
 from examples.vlm.model.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.model.config import MODELS
+from examples.vlm.model.sampling import print_answers
 from examples.vlm.model.vlm import VLM
 from examples.vlm.options import in_options, parse
 from examples.vlm.parallel.connect import connect, parallel_of
@@ -45,9 +46,7 @@ from examples.vlm.parallel.exchange import accumulate_automatically
 from examples.vlm.parallel.mesh import distribute, join_mesh
 from examples.vlm.parallel.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.parallel.watch import Watch, watched
-from examples.vlm.techniques.compiling import check_compiler
-from examples.vlm.techniques.schedule import scaled_rate
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques, check_compiler, scaled_rate
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,7 +89,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         if options.evaluate:
             held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
             opened.enter_context(held_out)
-        report = learn(options, facts_of(options, vocabulary), state, held_out, profiling)
+        report = learn(options, state, held_out, profiling)
     if options.generate and ranks.first:
         shards = options.evaluate or options.shards
         with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
@@ -112,10 +111,12 @@ def prepare(
     if options.accumulate == "auto":
         accumulate_automatically(state)
     if options.scale_lr is not None:
-        scale_rate(state, options)
+        samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
+        rule, base = options.scale_lr, options.base_batch
+        state.peak_rate = scaled_rate(options.lr, rule=rule, samples=samples, base=base)
+        ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
     if options.resume:
-        facts = facts_of(options, vocabulary)
-        state.step = load(options.resume, state.parts(), facts, ranks)
+        load(options.resume, state)
         if options.hook == "powersgd":
             ranks.say("PowerSGD starts again: it sends whole gradients, and forgets its errors")
     sizes = {p: p.numel() for p in state.model.parameters()}
@@ -125,54 +126,66 @@ def prepare(
     return state
 
 
-def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the facts that a checkpoint and the run that loads it must share."""
-    return {
-        "model": options.model,
-        "vocabulary": vocabulary.size,
-        "lora": options.lora,
-        "states of the optimizer in bits": 8 if options.optimizer == "8bit" else 32,
-    }
-
-
 def learn(
-    options: argparse.Namespace,
-    facts: dict[str, Any],
-    state: Run,
-    held_out: datapipe.Loader | None,
-    profiling: Profiling,
+    options: argparse.Namespace, state: Run, held_out: datapipe.Loader | None, profiling: Profiling
 ) -> Report:
     ranks = state.ranks
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
+    phases = None
+    if options.memory_phases:
+        phases = Phases(state.model, state.optimizer, ranks.device)
     with (
         interruptible(alone) as interrupted,
-        phases_of(options.memory_phases, state.model, state.optimizer, ranks.device) as phases,
-        profiled(profiling if ranks.first else Profiling(), state.model) as profile,
+        closing(phases) if phases else nullcontext(),
+        profiled(profiling, state.model) if ranks.first else nullcontext(),
     ):
 
         def after_step() -> bool:
-            profile.step()
+            profiling.step()
             due = options.save_every and state.step % options.save_every == 0
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
                 state.mark("saving a checkpoint", state.step)
-                parts, sharded = state.parts(), state.exchange.divided
-                save(options.save, parts, state.step, facts, ranks, sharded=sharded)
+                save(options.save, state, sharded=state.exchange.divided)
             return not interrupted()
 
         report = train(
             state,
             steps=options.steps,
             warm_up=options.warm_up,
-            log=log_line,
             log_every=options.log_every,
             after_step=after_step,
-            evaluate=None if held_out is None else evaluation(state, held_out),
+            evaluate=None if held_out is None else partial(evaluate_and_print, state, held_out),
             evaluate_every=options.evaluate_every,
             peak_flops=options.peak_flops,
         )
-    return with_costs(report, phases, profile.stages)
+    return with_costs(report, phases, profiling.stages)
+
+
+@contextmanager
+def interruptible(wanted: bool) -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed, to end a run after its step.
+
+    Twice interrupts at once. If not `wanted`, or outside of the main thread, which alone gets
+    signals, Ctrl-C acts as usual.
+    """
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    pressed = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        pressed.set()
+        print("stopping after this step; Ctrl-C again to stop at once", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
@@ -225,14 +238,13 @@ def build(
         peak_rate=options.lr,
         rate_steps=options.lr_steps or options.steps,
         rate_warmup=options.lr_warmup,
+        about={
+            "model": options.model,
+            "vocabulary": vocabulary.size,
+            "lora": options.lora,
+            "states of the optimizer in bits": 8 if options.optimizer == "8bit" else 32,
+        },
     )
-
-
-def scale_rate(state: Run, options: argparse.Namespace) -> None:
-    samples = samples_of_step(state.loader.plan.steps(epoch=0), **state.techniques.group)
-    base = options.base_batch
-    state.peak_rate = scaled_rate(options.lr, rule=options.scale_lr, samples=samples, base=base)
-    state.ranks.say(f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}")
 
 
 def kernel_for(
@@ -257,23 +269,6 @@ def techniques_of(options: argparse.Namespace) -> Techniques:
     if options.accumulate == "auto":
         chosen["accumulate"] = 1  # until it is measured
     return Techniques(**chosen)
-
-
-def log_line(line: Line) -> None:
-    text = f"step {line.step:5d}  loss {fmean(line.loss):.3f}"
-    if line.norm is not None:
-        text += f"  norm {line.norm:.3g}"
-    if line.tokens_per_s:  # not in the warm-up
-        text += f"  {line.tokens_per_s:8,.0f} tokens/s"
-        if line.wait_share is not None:
-            text += f"  waiting {line.wait_share:.1%}"
-        if line.mfu is not None:
-            text += f"  MFU {line.mfu:.1%}"
-    if line.ranks:
-        text += "\n" + spread(line.ranks)
-    if line.datasets:
-        text += "\n" + dataset_table(line.datasets)
-    print(text, file=sys.stderr, flush=True)
 
 
 def show(report: Report, options: argparse.Namespace) -> None:

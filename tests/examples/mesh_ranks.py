@@ -26,7 +26,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.data.accumulate import LABELS, labels_of
+from examples.vlm.data.batches import LABELS, labels_of
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.model.config import MODELS, ModelConfig, VisionConfig
@@ -35,7 +35,7 @@ from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Kind, Parallel, connect
 from examples.vlm.parallel.mesh import distribute, make_mesh
 from examples.vlm.parallel.ranks import Ranks, joined
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 from .test_vlm_model import FIXED, load, make_model
 

@@ -14,8 +14,7 @@ from torch._dynamo.utils import counters
 from torch.nn.attention.flex_attention import flex_attention
 
 from examples.vlm.model.attention import Segments, attend, kernels, prepare
-from examples.vlm.model.layers import Attention
-from examples.vlm.model.rotary import angles
+from examples.vlm.model.layers import Attention, angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, naive, run
 

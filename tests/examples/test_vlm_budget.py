@@ -20,7 +20,7 @@ from examples.vlm.measure.memory import peak_of
 from examples.vlm.model.config import MODELS
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 from tests.fake_ranks import fake_rank
 
 CPU = torch.device("cpu")

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from datapipe import PackSpec
-from examples.vlm.data.accumulate import groups_of, labels_of
+from examples.vlm.data.batches import IGNORE, groups_of, labels_of
 from examples.vlm.loop import train_step
 from examples.vlm.measure.by_dataset import MOST, DatasetFigures, dataset_table
-from examples.vlm.model.inputs import IGNORE, following, make_inputs
+from examples.vlm.model.inputs import following, make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
 from .mesh_ranks import CONFIG, SHARES, check_total, dataset_of, make_run, named, sums_of

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from examples.vlm import train as program
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.evaluate import evaluate
-from examples.vlm.model.inputs import IGNORE, make_inputs
+from examples.vlm.model.inputs import make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
 from .tensor_reads import Reads

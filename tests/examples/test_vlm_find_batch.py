@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
+from examples.vlm.measure import find_batch
 from examples.vlm.measure.find_batch import (
-    OutOfMemory,
-    Trial,
     bisect,
     find_batch_size,
     heaviest,
-    surviving,
+    ran_out,
 )
 from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
@@ -31,37 +30,46 @@ LIMIT = 8_000_000
 
 
 def largest(trials):
-    return max(trial.size for trial in trials if trial.fits)
+    return max(size for size, fits in trials if fits)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
 def test_bisection_finds_the_largest(most, start, unit):
-    trials = bisect(lambda size: Trial(size, size <= most, None), start, unit=unit)
-    assert len({trial.size for trial in trials}) == len(trials) < 30
+    trials = bisect(lambda size: size <= most, start, unit=unit)
+    assert len({size for size, _ in trials}) == len(trials) < 30
     if most >= unit:
         found = largest(trials)
         assert found <= most < found + 2 * unit
 
 
-def test_a_step_that_runs_out_of_memory_is_survived():
-    def step(size):
-        try:
-            with surviving():
-                if size > 37:
-                    raise torch.OutOfMemoryError("CUDA out of memory")
-        except OutOfMemory:
-            return Trial(size, False, None)
-        return Trial(size, True, 0)
-
-    assert largest(bisect(step, 4)) == 37
-    with pytest.raises(OutOfMemory), surviving():
+def test_an_error_that_says_that_memory_ran_out_is_known():
+    with pytest.raises(RuntimeError) as raised:
         torch.empty(2**60, dtype=torch.uint8)  # what the CPU's allocator says
+    assert ran_out(raised.value)
     said = ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when")
-    for error in (MemoryError(), *map(RuntimeError, said)):
-        with pytest.raises(OutOfMemory), surviving():
-            raise error
-    with pytest.raises(RuntimeError, match="size of tensor"), surviving():
+    cuda = torch.OutOfMemoryError("CUDA out of memory")
+    for error in (cuda, MemoryError(), *map(RuntimeError, said)):
+        assert ran_out(error)
+    with pytest.raises(RuntimeError, match="size of tensor") as raised:
         torch.ones(2) + torch.ones(3)
+    assert not ran_out(raised.value)
+
+
+def test_a_step_that_runs_out_of_memory_is_survived(shards, runs, monkeypatch):
+    fit(shards, *PACKED, "--steps", 1)
+    (run,) = runs
+    shape = find_batch.Shape((8,), 0, True)
+
+    def fail(error):
+        def step(*arguments):
+            raise error
+
+        monkeypatch.setattr(find_batch, "train_step", step)
+        return find_batch.peak_of_step(run, shape, native=False)
+
+    assert fail(torch.OutOfMemoryError("CUDA out of memory")) is None
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        fail(RuntimeError("shapes differ"))
 
 
 def test_the_peak_of_a_call_is_that_of_its_tensors():
@@ -114,9 +122,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
         return program.make_loader(sized, Vocabulary.of(None), run.ranks)
 
     options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
-    found = find_batch_size(
-        run, loader_of, arguments[1], limit=LIMIT, margin=0.1, log=lines.append, **options
-    )
+    found = find_batch_size(run, loader_of, arguments[1], limit=LIMIT, log=lines.append, **options)
     assert len(lines) == len(made) + 1
     assert f"{found:,}" in lines[-1]
     # The answer is what steps need: it fits with the margin, and the next size does not.

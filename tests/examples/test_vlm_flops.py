@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from examples.vlm.measure.flops import Formula, Meter, Peak, Sizes
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 from .test_vlm_model import FORMS, WORDS, load
 from .vlm_runs import PACKED, SMALL, fit
@@ -96,11 +96,10 @@ def test_tokens_that_causal_attention_hides_count_nothing():
     torch.manual_seed(0)
     model = VLM(SMALL, WORDS.size, WORDS.image_id, "split")
     sizes = Sizes(tokens=300, patches=64, token_squares=300**2, patch_squares=4 * 16**2)
-    half, whole = (Formula(model, whole=whole).of(sizes).model for whole in (False, True))
+    half, whole = (Formula(model, whole=whole).of(sizes).total for whole in (False, True))
     hidden = 300 * 299 / 2
     # Queries x keys and scores x values, forward and twice backward, 2 layers, width 32.
-    assert whole["language"] - half["language"] == 3 * 2 * 4 * 32 * hidden
-    assert whole["vision"] == half["vision"]
+    assert whole - half == 3 * 2 * 4 * 32 * hidden
 
 
 def test_a_run_tells_its_flops_and_their_share_of_the_peak(shards, small_model, capfd):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from examples.vlm.model.attention import KERNELS, Segments, why_not
-from examples.vlm.model.layers import Attention
-from examples.vlm.model.rotary import angles
+from examples.vlm.model.layers import Attention, angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, run
 from .stand_ins import STAND_INS, use, varlen_result, windowed

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from examples.vlm.model.layers import Attention, Transformer
-from examples.vlm.model.rotary import angles
-from examples.vlm.techniques.recompute import NONE, Recompute, read_recompute
+from examples.vlm.model.layers import Attention, Transformer, angles
+from examples.vlm.techniques import NONE, Recompute, read_recompute
 
 from .attend import make_segments
 

@@ -11,14 +11,12 @@ import torch.distributed as dist
 
 import datapipe
 from examples.vlm.model.config import MODELS
-from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.inputs import make_inputs, own_share
 from examples.vlm.model.vlm import place
 from examples.vlm.options import parse
-from examples.vlm.parallel.context import own_share
-from examples.vlm.parallel.mesh import check_heads, join_mesh
+from examples.vlm.parallel.mesh import check_heads, check_plain, join_mesh
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.parallel.tensor import check_plain
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 from tests.fake_ranks import fake_rank
 
 from .mesh_ranks import CHECKS, LINE, RANKS

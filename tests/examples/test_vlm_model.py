@@ -14,9 +14,10 @@ from torch.nn import functional
 
 import datapipe
 from datapipe import ImageSpec, TextSpec
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.model.config import ModelConfig, VisionConfig
-from examples.vlm.model.inputs import IGNORE, cut, make_inputs
+from examples.vlm.model.inputs import cut, make_inputs
 from examples.vlm.model.vlm import VLM
 
 CONFIG = ModelConfig(

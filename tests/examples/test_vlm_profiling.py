@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
-from examples.vlm.measure.profiling import Profiling, operators
+from examples.vlm.measure.profiling import NAMES, Profiling, Stages, operators, stages_of, verdict
 from examples.vlm.measure.report import Report
-from examples.vlm.measure.stages import NAMES, Stages, stages_of, verdict
-from examples.vlm.model.vision import Projector, VisionEncoder
+from examples.vlm.model.vlm import Projector, VisionEncoder
 
 from .vlm_runs import PACKED, fit
 

@@ -12,8 +12,7 @@ import torch
 from examples.vlm import train as program
 from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
-from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
-from examples.vlm.parallel.hooks import Norms
+from examples.vlm.parallel.connect import Norms, Parallel, bucket_of, parallel_of
 from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, verdict
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from examples.vlm import train as program
+from examples.vlm.parallel.ranks import Ranks
 
 from .vlm_runs import PACKED, fit
 
@@ -68,12 +68,12 @@ def test_ctrl_c_ends_after_the_step_and_saves(shards, tmp_path, monkeypatch, cap
     handler = signal.getsignal(signal.SIGINT)
     whole = fit(shards, *common)
 
-    def interrupt(line):
-        if line.step == 3:
+    def interrupt(ranks, text):
+        if text.startswith("step     3"):
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(program, "log_line", interrupt)
+        patched.setattr(Ranks, "say", interrupt)
         stopped = fit(shards, *common, "--save", file, "--log-every", 1)
     assert "stopping after this step" in capfd.readouterr().err
     assert stopped.losses == whole.losses[:3]

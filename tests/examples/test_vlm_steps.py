@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.vlm.data.accumulate import LABELS, accumulation_for, groups_of, samples_of_step
+from examples.vlm.data.batches import LABELS, accumulation_for, groups_of, samples_of_step
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.options import parse
 from examples.vlm.parallel import exchange
-from examples.vlm.techniques.schedule import scaled_rate
+from examples.vlm.techniques import scaled_rate
 
 from .test_vlm_model import FIXED, load
 from .vlm_runs import PACKED, fit

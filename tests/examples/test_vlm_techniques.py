@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from examples.vlm.model.layers import Block
-from examples.vlm.techniques.compiling import check_compiler
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques, check_compiler
 
 from .tensor_reads import Reads
 from .test_vlm_attention import needs_a_compiler

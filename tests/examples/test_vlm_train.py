@@ -11,7 +11,7 @@ import torch
 from examples.vlm import train as program
 from examples.vlm.measure.report import busy
 from examples.vlm.options import in_options
-from examples.vlm.techniques.schedule import rate_at
+from examples.vlm.techniques import rate_at
 
 from .vlm_runs import PACKED, fit
 

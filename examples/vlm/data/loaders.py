@@ -97,17 +97,16 @@ def ordered_loader(
 
     With `samples`, every rank has padded batches of so many, in place of packs.
     """
-    changed: dict[str, Any] = {"shards": shards, "global_batch_size": None}
-    changed |= {"cache": None, "disk_cache": None, "device_cache": None}
+    changed: dict[str, Any] = {"shards": shards}
+    changed |= dict.fromkeys(("global_batch_size", "cache", "disk_cache", "device_cache"))
     if samples:
         longest = min(filter(None, (options.max_length, options.pack)), default=None)
-        changed |= {"batch_size": samples, "pack": None, "buckets": None, "static_shapes": False}
-        changed["max_length"] = longest
-        changed |= {"multiple_of": None, "context": 1}
+        changed |= dict.fromkeys(("pack", "buckets", "multiple_of"))
+        changed |= {"batch_size": samples, "max_length": longest}
+        changed |= {"static_shapes": False, "context": 1}
         more = {"mesh": None, "rank": 0, "world_size": 1, "meta": ("key", "valid")} | more
     other = argparse.Namespace(**vars(options) | changed)
-    more = {"epochs": 1, "shuffle": False} | more
-    return make_loader(other, vocabulary, ranks, **more)
+    return make_loader(other, vocabulary, ranks, **{"epochs": 1, "shuffle": False} | more)
 
 
 def make_resident(

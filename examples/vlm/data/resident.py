@@ -6,35 +6,16 @@ float32: four times the bytes of a device cache. Every rank holds all samples.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 import datapipe
 from datapipe.plan import Share
-from examples.vlm.data.accumulate import LABELS, Batch
-from examples.vlm.data.transfer import bring, send
-from examples.vlm.model.inputs import IGNORE
+from examples.vlm.data.batches import IGNORE, LABELS, Batch, bring, join_texts, send
 
 _VERSION = 1
-
-
-class Sample(NamedTuple):
-    """A sample on the device; without images, `pixels` and `grids` are None or empty."""
-
-    key: str
-    dataset: str
-    ids: Tensor
-    labels: Tensor
-    pixels: Tensor | None
-    grids: Tensor | None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self if isinstance(part, Tensor))
 
 
 class Resident:
@@ -56,14 +37,14 @@ class Resident:
         self.plan, self.options, self._device = loader.plan, loader.options, device
         self._order, self._packed = loader.plan.order, packed
         self.epoch = self._consumed = 0
-        self._samples: dict[int, Sample] = {}
+        self._samples: dict[int, Batch] = {}
         self._pad_id = size = 0
         for batch in every:
             padding = batch["input_ids"][batch["attention_mask"] == 0]
             self._pad_id = int(padding[0]) if len(padding) else self._pad_id
             for number, sample in _samples_of(bring(batch, device)):
                 self._samples[number] = sample
-                size += sample.nbytes
+                size += sum(each.nbytes for each in sample.values() if isinstance(each, Tensor))
             if size > limit:
                 raise ValueError(
                     f"--resident: {len(self._samples):,} samples take {size:,} bytes already, and "
@@ -101,52 +82,33 @@ class Resident:
     def _batch(self, share: Share) -> Batch:
         samples = [self._samples[number] for number in share.units.numbers.tolist()]
         valid: list[bool] = share.valid.tolist()
-        ids = [sample.ids for sample in samples]
+        ids = [sample["input_ids"] for sample in samples]
         labels = [
-            sample.labels if counts else torch.full_like(sample.labels, IGNORE)
+            sample["labels"] if counts else torch.full_like(sample["labels"], IGNORE)
             for sample, counts in zip(samples, valid, strict=True)
         ]
-        batch: Batch = {
-            "key": [sample.key for sample in samples],
-            "dataset": [sample.dataset for sample in samples],
-            "valid": send(torch.tensor(valid), self._device),
-        }
-        if self._packed:
-            lengths = [len(each) for each in ids]
-            bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-            positions = [torch.arange(length, device=self._device) for length in lengths]
-            batch |= {"input_ids": torch.cat(ids)[None], "labels": torch.cat(labels)[None]}
-            batch |= {"position_ids": torch.cat(positions)[None]}
-            for side in ("q", "k"):
-                batch[f"cu_seq_lens_{side}"] = send(bounds, self._device)
-                batch[f"max_length_{side}"] = max(lengths)
-        else:
-            batch["input_ids"] = pad_sequence(ids, True, self._pad_id)
-            batch["labels"] = pad_sequence(labels, True, IGNORE)
-            batch["attention_mask"] = pad_sequence([torch.ones_like(each) for each in ids], True)
-        for name, parts in (
-            ("pixel_values", [sample.pixels for sample in samples]),
-            ("image_grid_thw", [sample.grids for sample in samples]),
-        ):
-            if some := [part for part in parts if part is not None and len(part)]:
+        batch = join_texts(ids, labels, packed=self._packed, pad_id=self._pad_id)
+        batch["valid"] = send(torch.tensor(valid), self._device)
+        for name in ("key", "dataset"):
+            batch[name] = [sample[name] for sample in samples]
+        for name in ("pixel_values", "image_grid_thw"):
+            if some := [sample[name] for sample in samples if len(sample.get(name, ()))]:
                 batch[name] = torch.cat(some)
         return batch
 
 
-def _samples_of(batch: Batch) -> Iterator[tuple[int, Sample]]:
+def _samples_of(batch: Batch) -> Iterator[tuple[int, Batch]]:
     """Yield the samples of a padded batch, by their numbers in the dataset."""
     lengths = batch["attention_mask"].sum(1).tolist()
     counts = rows = batch["images_per_sample"].tolist()
-    pixels: list[Tensor | None] = [None] * len(counts)
-    grids = list(pixels)
+    images: dict[str, tuple[Tensor, ...]] = {}
     if "image_grid_thw" in batch:
-        grids = list(torch.split(batch["image_grid_thw"], counts))
-        rows = [int(each.prod(1).sum()) for each in grids if each is not None]
+        images["image_grid_thw"] = grids = torch.split(batch["image_grid_thw"], counts)
+        rows = [int(each.prod(1).sum()) for each in grids]
     if "pixel_values" in batch:
-        pixels = list(torch.split(batch["pixel_values"], rows))
+        images["pixel_values"] = torch.split(batch["pixel_values"], rows)
     # Repeats at the end fill the last batch, without labels.
     for row in range(int(batch["valid"].sum())):
-        ids, labels = (batch[name][row, : lengths[row]] for name in ("input_ids", "labels"))
-        number = int(batch["sample"][row])
-        key, dataset = batch["key"][row], batch["dataset"][row]
-        yield number, Sample(key, dataset, ids, labels, pixels[row], grids[row])
+        sample = {name: batch[name][row] for name in ("key", "dataset")}
+        sample |= {name: batch[name][row, : lengths[row]] for name in ("input_ids", "labels")}
+        yield int(batch["sample"][row]), sample | {name: each[row] for name, each in images.items()}

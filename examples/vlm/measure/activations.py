@@ -22,38 +22,24 @@ FULL = 4  # bytes of a float32
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Facts of a step that the bytes depend on.
+    """Facts of a step that the bytes depend on."""
 
-    Attributes:
-        tokens, patches: rows of the language model and of the encoder, padding included.
-        half: bytes of inputs and outputs of products: 4 in float32, 2 under autocast.
-        fused_norm: True if norms are one kernel (on a GPU), which keeps no normalised rows.
-        copied, images_copied: True if results of attention, of the language model and of the
-            encoder, are concatenated from those of segments (`split`).
-        views: True if attention keeps values as a part of one product with queries and keys.
-        casts: True if weights are kept in half precision too.
-    """
-
-    tokens: int
-    patches: int
-    half: int
-    fused_norm: bool
-    copied: bool
-    images_copied: bool
-    views: bool
-    casts: bool
+    tokens: int  # rows of the language model, padding included
+    patches: int  # rows of the encoder, padding included
+    half: int  # bytes of inputs and outputs of products: 4 in float32, 2 under autocast
+    fused_norm: bool  # norms are one kernel (on a GPU), which keeps no normalised rows
+    copied: bool  # results of attention are concatenated from those of segments (`split`)
+    images_copied: bool  # the same in the encoder
+    views: bool  # attention keeps values as a part of one product with queries and keys
+    casts: bool  # weights are kept in half precision too
 
 
 class Stage(NamedTuple):
-    """One part of the model, in bytes.
+    """One part of the model, in bytes."""
 
-    `kept`, and `casts` of weights to half precision, stay from its forward to its backward pass;
-    `working` is the most in addition while its gradients are computed.
-    """
-
-    kept: int
-    casts: int
-    working: int
+    kept: int  # from its forward to its backward pass
+    casts: int  # of weights to half precision, kept as long
+    working: int  # the most in addition while its gradients are computed
     gradients: int
 
 
@@ -63,11 +49,17 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
     images = learns(vision)
     parts = replace(numbers, copied=numbers.images_copied)
     into = images or learns(projector) or learns(model.embedding)
+    embed, tokens = vision.embed, model.embedding
+    # In float32 it keeps the patches themselves, which are counted with the batch.
+    copied = embed.in_features if learns(embed) and numbers.half < FULL else 0
+    made = numbers.patches * embed.out_features * numbers.half
+    looked_up = numbers.tokens * tokens.embedding_dim * FULL * 2
     return [
-        _embed(vision.embed, numbers),
+        Stage(numbers.patches * copied * numbers.half, 0, made, size_of(embed)),
         *_transformer(vision.transformer, numbers.patches, parts, into=images),
         _projector(projector, numbers, into=images),
-        _embedding(model.embedding, numbers),
+        # Nine bytes a token: the feature that it looks up, and whether it does.
+        Stage(numbers.tokens * 9, 0, looked_up, size_of(tokens)),
         *_transformer(model.language, numbers.tokens, numbers, into=into),
         _loss(model.head, numbers),
     ]
@@ -75,13 +67,6 @@ def stages(model: VLM, numbers: Numbers) -> list[Stage]:
 
 def size_of(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-
-
-def _embed(embed: nn.Linear, numbers: Numbers) -> Stage:
-    # In float32 it keeps the patches themselves, which are counted with the batch.
-    copy = numbers.patches * embed.in_features * numbers.half
-    kept = copy if learns(embed) and numbers.half < FULL else 0
-    return Stage(kept, 0, numbers.patches * embed.out_features * numbers.half, size_of(embed))
 
 
 def _transformer(module: Transformer, rows: int, numbers: Numbers, *, into: bool) -> list[Stage]:
@@ -169,12 +154,6 @@ def _projector(projector: Any, numbers: Numbers, *, into: bool) -> Stage:
     working = rows * (first.out_features * 3 + first.in_features * into) * numbers.half
     casts = _casts(projector if into else second, numbers)
     return Stage(rows * row, casts, working, size_of(projector))
-
-
-def _embedding(embedding: nn.Embedding, numbers: Numbers) -> Stage:
-    # Nine bytes a token: the feature that it looks up, and whether it does.
-    working = numbers.tokens * embedding.embedding_dim * FULL * 2
-    return Stage(numbers.tokens * 9, 0, working, size_of(embedding))
 
 
 def _loss(head: nn.Linear, numbers: Numbers) -> Stage:

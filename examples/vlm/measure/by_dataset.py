@@ -10,11 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import datapipe
-from examples.vlm.data.accumulate import Batch
-from examples.vlm.data.resident import Resident
-from examples.vlm.data.transfer import send
-from examples.vlm.model.inputs import IGNORE
+from examples.vlm.data.batches import IGNORE, Batch, lengths_of, send
 from examples.vlm.parallel.mesh import whole_loss
 from examples.vlm.parallel.ranks import Ranks
 
@@ -22,19 +18,15 @@ MOST = 20  # datasets in a table of the log; `--json` has all
 
 
 class DatasetFigures(NamedTuple):
-    """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch.
-
-    `loss` is the mean over its labels, in nats. `share` and `planned` are shares of all samples, as
-    they came and as planned.
-    """
+    """Figures of a dataset over some steps of all ranks, without repeats at the end of an epoch."""
 
     name: str
-    loss: float | None
+    loss: float | None  # mean over its labels, in nats
     labels: int
     tokens: int
     samples: int
-    share: float
-    planned: float
+    share: float  # of all samples, as they came
+    planned: float  # of all samples, as planned
 
 
 class DatasetSums:
@@ -56,15 +48,14 @@ class DatasetSums:
         they are those of this rank alone, [T / ranks].
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
+        lengths = lengths_of(batch, len(names))
         numbers = send(torch.tensor([self._columns[name] for name in names]), device)
         numbers = torch.where(batch["valid"], numbers, none)
         if "cu_seq_lens_q" in batch:
-            bounds = batch["cu_seq_lens_q"][: len(names) + 1]
-            lengths, ends = bounds.diff(), bounds[1:].contiguous()
+            ends = batch["cu_seq_lens_q"][1 : len(names) + 1].contiguous()
             indices = torch.arange(len(targets), dtype=ends.dtype, device=device)
             owners = torch.searchsorted(ends, indices, right=True)
         else:
-            lengths = batch["attention_mask"].sum(1)
             owners = torch.arange(len(targets), device=device) // (len(targets) // len(names))
         # Behind the samples of a pack of constant shape there is padding.
         of_tokens = torch.cat([numbers, numbers.new_full((1,), none)])[owners]
@@ -108,14 +99,6 @@ class DatasetSums:
             )
             for name, (loss, labels, tokens, samples) in zip(self._names, rows, strict=True)
         )
-
-
-def sums_by_dataset(loader: datapipe.Loader | Resident, ranks: Ranks) -> DatasetSums | None:
-    """Return sums for the datasets of a loader's mixture; None if it has one dataset."""
-    shares = getattr(loader.plan, "shares", None)  # plans of one folder have none
-    if shares is None or len(shares()) < 2:
-        return None
-    return DatasetSums(shares, ranks)
 
 
 def dataset_table(figures: tuple[DatasetFigures, ...]) -> str:

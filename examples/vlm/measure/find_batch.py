@@ -9,15 +9,14 @@ are as large as the loader makes them.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 import torch
 
 import datapipe
-from examples.vlm.data.accumulate import LABELS, Batch
+from examples.vlm.data.batches import LABELS, Batch, join_texts
 from examples.vlm.loop import Run, train_step
 from examples.vlm.measure.memory import memory_report, peak_of
 from examples.vlm.model.config import VisionConfig
@@ -41,36 +40,28 @@ class Shape(NamedTuple):
     packed: bool
 
 
-class Trial(NamedTuple):
-    """Size that was tried: samples of a batch, or tokens of a pack; peak None if memory ran out."""
-
-    size: int
-    fits: bool
-    peak: int | None
-
-
-class OutOfMemory(Exception):
-    """A step needed more memory than there is."""
-
-
-def bisect(attempt: Callable[[int], Trial], start: int, *, unit: int = 1) -> list[Trial]:
+def bisect(fits: Callable[[int], bool], start: int, *, unit: int = 1) -> list[tuple[int, bool]]:
     """Double until a size does not fit, or halve until one does; then bisect between the two.
 
-    Sizes are multiples of `unit`, but for `start`. Of all trials, the largest that fits is the
-    answer.
+    Return all sizes that were tried, and whether they fit; of these, the largest is the answer.
+    Sizes are multiples of `unit`, but for `start`.
     """
-    trials = [attempt(start)]
-    while trials[-1].fits:
-        trials.append(attempt(2 * trials[-1].size))
-    while not any(trial.fits for trial in trials) and trials[-1].size >= 2 * unit:
-        trials.append(attempt(trials[-1].size // 2 // unit * unit))
-    low = max((trial.size for trial in trials if trial.fits), default=None)
-    high = min(trial.size for trial in trials if not trial.fits)
-    while low is not None and high - low > unit:
+    tried: list[tuple[int, bool]] = []
+
+    def fit(size: int) -> bool:
+        tried.append((size, fits(size)))
+        return tried[-1][1]
+
+    low, high = 0, start
+    while fit(high):
+        low, high = high, 2 * high
+    while not low and high >= 2 * unit:
+        smaller = high // 2 // unit * unit
+        low, high = (smaller, high) if fit(smaller) else (0, smaller)
+    while low and high - low > unit:
         middle = low + max(1, (high - low) // 2 // unit) * unit
-        trials.append(attempt(middle))
-        low, high = (middle, high) if trials[-1].fits else (low, middle)
-    return trials
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return tried
 
 
 def find_batch_size(
@@ -81,7 +72,6 @@ def find_batch_size(
     packed: bool,
     native: bool = False,
     limit: int | None = None,
-    margin: float = MARGIN,
     log: Callable[[str], None] = print,
 ) -> int:
     """Return the largest number of samples of a batch, or tokens of a pack, that fits.
@@ -90,7 +80,7 @@ def find_batch_size(
         run: its model learns from random batches; its loader is not read.
         loader_of: makes the loader with a size; its plan is read, and no sample.
         packed, native: whether sizes are tokens of packs, and images differ in size.
-        limit, margin: bytes, None for all memory of the GPU; share of them that must stay free.
+        limit: bytes, of which `MARGIN` must stay free; None for all memory of the GPU.
     """
     device = run.ranks.device
     if run.ranks.world_size > 1:
@@ -103,37 +93,36 @@ def find_batch_size(
             "--find-batch-size 8GB"
         )
     limit = limit or torch.cuda.get_device_properties(device).total_memory
-    most = int(limit * (1 - margin))
+    most = int(limit * (1 - MARGIN))
     what = "pack of {:,} tokens" if packed else "batch of {:,}"
 
-    def attempt(size: int) -> Trial:
+    def fits(size: int) -> bool:
         shapes = heaviest(loader_of(size), size, packed)
         if not shapes:
             log(f"{what.format(size)}: the dataset has not as much")
-            return Trial(size, False, None)
+            return False
         peaks = [peak_of_step(run, shape, native=native) for shape in shapes]
         peak = None if None in peaks else max(each for each in peaks if each is not None)
-        trial = Trial(size, peak is not None and peak <= most, peak)
+        good = peak is not None and peak <= most
         shown = ", ".join(
             f"{sum(shape.lengths):,} tokens with {shape.images:,} images" for shape in shapes
         )
         found = "out of memory" if peak is None else f"{peak / 1e6:,.0f} of {most / 1e6:,.0f} MB"
-        fits = "fits" if trial.fits else "does not fit"
-        log(f"{what.format(size)} ({shown}): {found}: {fits}")
-        return trial
+        log(f"{what.format(size)} ({shown}): {found}: {'fits' if good else 'does not fit'}")
+        return good
 
     run.model.train()
     # States of the optimizer come with its first step, and count in every later one.
     if peak_of_step(run, Shape((8,), 0, packed), native=native) is None:
         raise ValueError(f"not even a step of 8 tokens fits into {limit:,} bytes")
-    trials = bisect(attempt, start, unit=128 if packed and start >= 256 else 1)
-    fitting = [trial.size for trial in trials if trial.fits]
+    tried = bisect(fits, start, unit=128 if packed and start >= 256 else 1)
+    fitting = [size for size, good in tried if good]
     if not fitting:
         raise ValueError(
-            f"no {what.format(trials[-1].size)} fits into {limit:,} bytes less {margin:.0%}; give "
+            f"no {what.format(tried[-1][0])} fits into {limit:,} bytes less {MARGIN:.0%}; give "
             "--recompute, --precision bf16, --lora or a smaller model"
         )
-    log(f"{what.format(max(fitting))} is the largest that fits, with {margin:.0%} to spare")
+    log(f"{what.format(max(fitting))} is the largest that fits, with {MARGIN:.0%} to spare")
     return max(fitting)
 
 
@@ -157,10 +146,10 @@ def heaviest(loader: datapipe.Loader, size: int, packed: bool) -> list[Shape]:
 
 
 def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: bool) -> Batch:
-    tokens = sum(shape.lengths)
-    ids = torch.full((1, tokens), image_id + 1 if image_id == 0 else 0)
-    side = vision.image_size
-    batch: Batch = {"key": [""] * len(shape.lengths), LABELS: tokens}
+    word = 1 if image_id == 0 else 0
+    ids = [torch.full((length,), word) for length in shape.lengths]
+    batch = join_texts(ids, ids, packed=shape.packed)
+    batch |= {"key": [""] * len(ids), LABELS: sum(shape.lengths)}
     if shape.images and native:
         cells = vision.max_patches // vision.merge**2
         patches = cells * vision.merge**2
@@ -168,15 +157,8 @@ def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: boo
         batch["pixel_values"] = torch.randn(shape.images * patches, 3 * vision.patch**2)
         batch["image_grid_thw"] = grid.repeat(shape.images, 1)
     elif shape.images:
-        batch["pixel_values"] = torch.randn(shape.images, 3, side, side)
-    if not shape.packed:
-        rows = ids.view(len(shape.lengths), -1)
-        mask = torch.ones_like(rows)
-        return {**batch, "input_ids": rows, "labels": rows.clone(), "attention_mask": mask}
-    bounds = torch.tensor([0, *shape.lengths]).cumsum(0)
-    positions = torch.cat([torch.arange(length) for length in shape.lengths])
-    batch |= {"input_ids": ids, "labels": ids.clone(), "position_ids": positions[None]}
-    return batch | {"cu_seq_lens_q": bounds.int(), "max_length_q": max(shape.lengths)}
+        batch["pixel_values"] = torch.randn(shape.images, 3, vision.image_size, vision.image_size)
+    return batch
 
 
 def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
@@ -191,34 +173,25 @@ def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
 
     run.optimizer.zero_grad(set_to_none=True)
     try:
-        with surviving():
-            if device.type == "cuda":
-                before = torch.cuda.memory_allocated(device)
-                return before + peak_of(step, device)
-            given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
-            peak = peak_of(step, device) + given
-    except OutOfMemory:
-        gc.collect()
+        if device.type == "cuda":
+            before = torch.cuda.memory_allocated(device)
+            return before + peak_of(step, device)
+        given = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+        peak = peak_of(step, device) + given
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out(error):
+            raise
         return None
     finally:
         run.optimizer.zero_grad(set_to_none=True)
+        gc.collect()  # the frames of an error have tensors
         if device.type == "cuda":
             torch.cuda.empty_cache()
     held = memory_report(run.model, run.optimizer, device)
     return peak + held["parameters"] + held["optimizer"]
 
 
-@contextmanager
-def surviving() -> Iterator[None]:
-    """Raise `OutOfMemory` for every such error of torch, without its frames and their tensors."""
-    said = None
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        said = str(error)
-    except RuntimeError as error:
-        if not any(name in str(error) for name in _OUT_OF_MEMORY):
-            raise
-        said = str(error)
-    if said is not None:
-        raise OutOfMemory(said)
+def ran_out(error: Exception) -> bool:
+    """Return whether an error says that there was too little memory."""
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or any(name in str(error) for name in _OUT_OF_MEMORY)

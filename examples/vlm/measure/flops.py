@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Rate(NamedTuple):
-    """FLOPs of a stage: for each row of its input, and for each pair of rows in attention."""
+    """FLOPs for each row of an input, and for each pair of rows in attention."""
 
     row: float
-    pair: float = 0
+    pair: float
 
 
 class Sizes(NamedTuple):
@@ -45,19 +45,10 @@ class Sizes(NamedTuple):
 
 
 class Flops(NamedTuple):
-    """FLOPs of a step by stage: `model` is forward and backward, `again` is computed twice."""
+    """FLOPs of a step: of the model, forward and backward, and with what is computed twice."""
 
-    model: dict[str, float]
-    again: dict[str, float]
-
-    @property
-    def total(self) -> float:
-        return sum(self.model.values())
-
-    @property
-    def computed(self) -> float:
-        """FLOPs of the model, and of parts that are computed again."""
-        return self.total + sum(self.again.values())
+    total: float
+    computed: float
 
 
 class Formula:
@@ -67,45 +58,36 @@ class Formula:
     """
 
     def __init__(self, model: VLM, *, whole: bool = False) -> None:
-        self.merged = model.projector.merged
         self.whole = whole
         vision, projector = model.vision, model.projector
         images = learns(vision)
-        # The input of the encoder is data; every other stage passes gradients on where some
-        # stage before it learns.
+        # The encoder's input is data; other stages pass gradients on where one before them learns.
         embed = _matrices(vision.embed, into=False)
-        transformer = _transformer(vision.transformer, model.kernel, into=learns(vision.embed))
+        encoder = _transformer(vision.transformer, model.kernel, into=learns(vision.embed))
         first = _matrices(projector.first, into=images)
         second = _matrices(projector.second, into=images or learns(projector.first))
         into = images or learns(projector) or learns(model.embedding)
-        language = _transformer(model.language, model.kernel, into=into)
+        decoder = _transformer(model.language, model.kernel, into=into)
         head = _matrices(model.head, into=into or learns(model.language))
-        self.model = {
-            "vision": Rate(row=embed + transformer[0].row, pair=transformer[0].pair),
-            "projector": Rate(row=first + second),
-            "language": language[0],
-            "loss": Rate(row=head),
-        }
-        self.again = {"vision": transformer[1], "language": language[1]}
+        # For each patch and each token: of the model, and computed again.
+        patch = embed + encoder[0].row + (first + second) / projector.merged
+        self.model = Rate(patch, encoder[0].pair), Rate(decoder[0].row + head, decoder[0].pair)
+        self.again = encoder[1], decoder[1]
         self.head = _weights(model.head)
         self.rows = models.CHUNK // model.head.out_features
 
     def of(self, sizes: Sizes) -> Flops:
-        tokens, seen = sizes.tokens, sizes.token_squares
-        rows = {"vision": sizes.patches, "projector": sizes.patches / self.merged}
-        pairs = {
-            "vision": sizes.patch_squares,
-            "language": seen if self.whole else (seen + tokens) / 2,
-        }
-
-        def count(rates: dict[str, Rate]) -> dict[str, float]:
-            return {
-                stage: rate.row * rows.get(stage, tokens) + rate.pair * pairs.get(stage, 0)
-                for stage, rate in rates.items()
-            }
-
-        again = {**count(self.again), "loss": 2 * self.head * sizes.token_parts}
-        return Flops(count(self.model), again)
+        seen = float(sizes.token_squares)
+        if not self.whole:
+            seen = (seen + sizes.tokens) / 2
+        model, again = (
+            patch.row * sizes.patches
+            + patch.pair * sizes.patch_squares
+            + token.row * sizes.tokens
+            + token.pair * seen
+            for patch, token in (self.model, self.again)
+        )
+        return Flops(model, model + again + 2 * self.head * sizes.token_parts)
 
 
 def learns(module: nn.Module) -> bool:

@@ -1,9 +1,18 @@
-"""Some steps seen from inside: time by stage and by operator, and a trace, by `torch.profiler`."""
+"""Some steps seen from inside: time by stage and by operator, and a trace, by `torch.profiler`.
+
+An operator of the forward pass belongs to the range (`stage:...`) that it runs in. A node of the
+backward pass has the sequence number of the operator that made it, and so its stage; blocks that
+are recomputed run inside of such a node. Times are an operator's own, so that every microsecond
+counts once; what no operator takes, Python and waiting, is "other".
+
+Events are told apart by `id()`: calls of Python functions, which a trace with stacks has, all have
+the number 0 as their own `id`.
+"""
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,24 +21,56 @@ import torch
 from torch import nn
 from torch.profiler import profile, record_function, schedule
 
-from examples.vlm.measure.stages import Stages, stages_of
-
 SKIP, WARM_UP, ACTIVE = 5, 2, 3  # steps: skipped, while the profiler starts, and in the trace
 LISTED = 15  # operators that are printed
+NAMES = ("vision", "projector", "language", "loss", "optimizer", "exchange", "other")
+
+ENCODER_SHARE = 0.4  # of a step, above which the encoder is worth a remedy
+
+REMEDY = (
+    "freeze it (--freeze-vision), give fewer pixels (a smaller image_size or max_pixels), cache "
+    "its features if it is frozen, or bound the images of a pack (--max-images)"
+)
+
+_EXCHANGE = (
+    *("c10d::", "gloo:", "nccl:", "record_param_comms"),
+    *("FSDP::all_gather", "FSDP::reduce_scatter", "FSDP::post_backward_reduce"),
+)
+_NODE = "autograd::engine::evaluate_function"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profiling:
-    """Choice of what is profiled.
+class Stages:
+    """Seconds of the profiled steps, by the clock and by stage.
 
-    The trace goes to a `path` ending in .json, or into a folder for TensorBoard, with `shapes` of
-    inputs and `stacks` of source lines. `nvtx` makes ranges for Nsight Systems.
+    Those by stage are the own time of operators on the GPU ("other" is idle time), or else the CPU.
     """
 
-    path: Path | None = None
-    shapes: bool = False
-    stacks: bool = False
-    nvtx: bool = False
+    steps: int
+    seconds: float
+    by_stage: dict[str, float]
+
+    def share(self, name: str) -> float:
+        return self.by_stage[name] / max(self.seconds, 1e-9)
+
+    def __str__(self) -> str:
+        lines = [f"{'stage':12}{'ms a step':>12}{'share':>8}"]
+        for name, spent in self.by_stage.items():
+            lines.append(f"{name:12}{spent / self.steps * 1e3:12,.2f}{self.share(name):8.1%}")
+        lines.append(f"{'step':12}{self.seconds / self.steps * 1e3:12,.2f}")
+        return "\n".join(lines)
+
+
+@dataclass(kw_only=True)
+class Profiling:
+    """Choice of what is profiled, and what was seen."""
+
+    path: Path | None = None  # of the trace: ends in .json, or is a folder for TensorBoard
+    shapes: bool = False  # of inputs, in the trace
+    stacks: bool = False  # of source lines, in the trace
+    nvtx: bool = False  # makes ranges for Nsight Systems
+    step: Callable[[], object] = lambda: None  # to be called after every step
+    stages: Stages | None = None  # time of the profiled steps, at last
 
     def __post_init__(self) -> None:
         if self.path is None and (self.shapes or self.stacks):
@@ -45,34 +86,23 @@ class Profiling:
             raise ValueError(f"--profile {self.path}: there is no folder {folder}; make it first")
 
 
-class Profile:
-    """Steps under the profiler; `stages` has their time once they were made."""
-
-    def __init__(self, trace: profile | None = None) -> None:
-        self._trace = trace
-        self.stages: Stages | None = None
-
-    def step(self) -> None:
-        if self._trace is not None:
-            self._trace.step()
-
-
 @contextmanager
-def profiled(asked: Profiling, model: nn.Module) -> Iterator[Profile]:
-    """Yield an object whose `step` is to be called after every step."""
-    if asked.nvtx:
-        ranges = torch.autograd.profiler.emit_nvtx()  # type: ignore[no-untyped-call]
-        with marked(model), ranges:
-            yield Profile()
-        return
-    if asked.path is None:
-        yield Profile()
+def profiled(asked: Profiling, model: nn.Module) -> Iterator[None]:
+    """Profile the steps that are made meanwhile, as was asked."""
+    path = asked.path
+    if path is None:
+        ranges = torch.autograd.profiler.emit_nvtx(asked.nvtx)  # type: ignore[no-untyped-call]
+        with marked(model) if asked.nvtx else nullcontext(), ranges:
+            yield
         return
 
     def finish(trace: profile) -> None:
-        write(trace, asked)
-        seen.stages = stages_of(trace.events())  # type: ignore[no-untyped-call]
-        print(operators(trace), seen.stages, sep="\n", file=sys.stderr)
+        if path.suffix == ".json":  # for https://ui.perfetto.dev
+            trace.export_chrome_trace(str(path))
+        else:
+            torch.profiler.tensorboard_trace_handler(str(path))(trace)
+        asked.stages = stages_of(trace.events())  # type: ignore[no-untyped-call]
+        print(operators(trace), asked.stages, sep="\n", file=sys.stderr)
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
     # Of the GPU too, where there is one.
@@ -83,23 +113,14 @@ def profiled(asked: Profiling, model: nn.Module) -> Iterator[Profile]:
         record_shapes=asked.shapes,
         with_stack=asked.stacks,
     )
-    seen = Profile(trace)
+    asked.step = trace.step
     with marked(model), trace:
-        yield seen
-    if seen.stages is not None:
-        print(f"trace of {ACTIVE} steps: {asked.path}", file=sys.stderr)
+        yield
+    if asked.stages is not None:
+        print(f"trace of {ACTIVE} steps: {path}", file=sys.stderr)
     else:
         least = SKIP + WARM_UP + ACTIVE
         print(f"no trace: it needs {least} steps or more; give --steps {least}", file=sys.stderr)
-
-
-def write(trace: profile, asked: Profiling) -> None:
-    """Write a file for https://ui.perfetto.dev, or one into a folder as TensorBoard reads it."""
-    assert asked.path is not None
-    if asked.path.suffix == ".json":
-        trace.export_chrome_trace(str(asked.path))
-    else:
-        torch.profiler.tensorboard_trace_handler(str(asked.path))(trace)
 
 
 def operators(trace: profile) -> str:
@@ -136,3 +157,74 @@ def marked(model: Any) -> Iterator[None]:
     finally:
         for part, method in stages.values():
             delattr(part, method)
+
+
+def stages_of(events: Iterable[Any]) -> Stages:
+    """Add up the own time of events (`FunctionEvent`) of whole steps by stage."""
+    on_cpu = [event for event in events if "CPU" in str(event.device_type)]
+    on_cpu.sort(key=lambda event: (event.thread, event.time_range.start, -event.time_range.end))
+    steps = [event for event in on_cpu if event.name.startswith("ProfilerStep")]
+    main = {event.thread for event in steps}
+    on_device = any(event.self_device_time_total for event in on_cpu)
+    by_number = _numbers(on_cpu)
+    spent = dict.fromkeys(NAMES, 0.0)
+    found: dict[int, str] = {}
+    before = "other"
+    for event in on_cpu:
+        stage = _stage(event, found, by_number, before)
+        found[id(event)] = stage
+        if event.name.startswith(_NODE):
+            before = stage
+        if on_device:
+            spent[stage] += event.self_device_time_total
+        elif event.thread in main:  # what other threads do meanwhile takes no time of a step
+            spent[stage] += event.self_cpu_time_total
+    seconds = sum(event.time_range.elapsed_us() for event in steps)
+    if on_device:
+        spent["other"] += max(0.0, seconds - sum(spent.values()))
+    return Stages(
+        steps=max(1, len(steps)),
+        seconds=seconds / 1e6,
+        by_stage={name: each / 1e6 for name, each in spent.items()},
+    )
+
+
+def _numbers(events: list[Any]) -> dict[int, str]:
+    """Stage by sequence number: of the last operator with it, which is the one that made a node."""
+    inside: dict[int, str] = {}
+    backward: set[int] = set()  # events inside of a node of the backward pass
+    numbers: dict[int, str] = {}
+    for event in events:
+        parent = id(event.cpu_parent)
+        inside[id(event)] = stage = _range(event.name) or inside.get(parent, "")
+        if event.name.startswith(_NODE) or parent in backward:
+            backward.add(id(event))
+        elif event.sequence_nr >= 0:
+            numbers[event.sequence_nr] = stage
+    return numbers
+
+
+def _range(name: str) -> str:
+    """Return the stage that a range, an optimizer or an exchange says it is."""
+    if name.startswith("stage:"):
+        return name.removeprefix("stage:")
+    if name.startswith("Optimizer."):
+        return "optimizer"
+    return "exchange" if name.startswith(_EXCHANGE) else ""
+
+
+def _stage(event: Any, found: dict[int, str], numbers: dict[int, str], before: str) -> str:
+    """Return the stage of an event whose parents are known."""
+    if said := _range(event.name):
+        return said
+    if event.name.startswith(_NODE):
+        # Adding a gradient to a parameter's has no number; it ends the node before it.
+        return numbers.get(event.sequence_nr, before) or "other"
+    return found.get(id(event.cpu_parent), "other") if event.cpu_parent else "other"
+
+
+def verdict(stages: Stages) -> str:
+    """Return a sentence if the encoder takes most of a step; else nothing."""
+    if stages.share("vision") <= ENCODER_SHARE:
+        return ""
+    return f"The encoder takes {stages.share('vision'):.0%} of a step: {REMEDY}."

@@ -4,99 +4,60 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import datapipe
-from examples.vlm.data.accumulate import Batch
+from examples.vlm.data.batches import Batch, lengths_of
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums
+from examples.vlm.measure.by_dataset import DatasetFigures, DatasetSums, dataset_table
 from examples.vlm.measure.flops import Meter, Peak
-from examples.vlm.measure.phases import Phase, Phases
-from examples.vlm.measure.stages import Stages, verdict
+from examples.vlm.measure.memory import Phases
+from examples.vlm.measure.profiling import Stages, verdict
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.compiling import Compiled
+from examples.vlm.techniques import Compiled
 
 
 class RankFigures(NamedTuple):
-    """Figures of one rank at a line of the log; None where they are not known.
-
-    Loss, in nats a label, and norm are those of its share of the last step, before the exchange.
-    """
+    """Figures of one rank at a line of the log; None where they are not known."""
 
     rank: int
-    loss: float | None
-    norm: float | None
+    loss: float | None  # in nats a label, of its share of the last step, before the exchange
+    norm: float | None  # of the gradients of that share
     wait_share: float | None
-
-
-class Line(NamedTuple):
-    """Figures of a line of the log, over all ranks; see `Report` for units.
-
-    They are those since the line before, but for `wait_share`, since the warm-up, and `norm`, of
-    the last step's gradients before clipping.
-    """
-
-    step: int
-    loss: list[float]
-    tokens_per_s: float
-    wait_share: float | None
-    norm: float | None = None
-    ranks: tuple[RankFigures, ...] = ()
-    flops_per_s: float = 0.0
-    mfu: float | None = None
-    datasets: tuple[DatasetFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Figures of a run after its warm-up; counts and rates are over all ranks.
+    """Figures of a run after its warm-up; counts and rates are over all ranks."""
 
-    Attributes:
-        steps, losses: all that were made, and the loss of each in nats a label, warm-up included.
-        measured, seconds: steps that the figures describe, and the time that they took.
-        samples_per_s, tokens_per_s: without padding.
-        fill: share of tokens that are not padding.
-        step_p50, step_p99: seconds of a step, on the GPU's clock if there is one.
-        wait_share, gpu_busy: shares of the time: waiting for batches, and of the GPU at work.
-        flops_per_s: of the model's forward and backward passes, see `flops`.
-        mfu, hfu: share of the peak of all devices, without and with what was computed twice.
-        first_batch: seconds until it came.
-        memory: bytes by use.
-        verdict: sentence that names what held the loop back.
-        compiled: work of `torch.compile`, that of the warm-up included.
-        evaluations: losses over the held-out dataset; their time is in no rate.
-        ranks: figures of each at the last line of the log, if there are several.
-        datasets: of a mixture, over all steps, the warm-up included.
-        memory_phases: bytes before and after each pass of a step, with --memory-phases.
-        stages: seconds a step of each stage, with --profile.
-    """
-
-    steps: int
-    losses: list[float]
-    measured: int
-    seconds: float
+    steps: int  # all that were made
+    losses: list[float]  # of each of them, in nats a label, warm-up included
+    measured: int  # steps that the figures describe
+    seconds: float  # that these took
     samples_per_s: float
-    tokens_per_s: float
-    fill: float
-    step_p50: float | None
+    tokens_per_s: float  # without padding
+    fill: float  # share of tokens that are not padding
+    step_p50: float | None  # seconds of a step, on the GPU's clock if there is one
     step_p99: float | None
-    wait_share: float | None
-    gpu_busy: float | None
-    flops_per_s: float
-    mfu: float | None
-    hfu: float | None
-    first_batch: float
-    memory: dict[str, int]
-    verdict: str
-    compiled: Compiled
-    evaluations: list[Evaluation]
-    ranks: tuple[RankFigures, ...] = ()
-    datasets: tuple[DatasetFigures, ...] = ()
-    memory_phases: list[Phase] = field(default_factory=list)
-    stages: dict[str, float] | None = None
+    wait_share: float | None  # of the time, waiting for batches
+    gpu_busy: float | None  # share of the time in which the GPU was at work
+    flops_per_s: float  # of the model's forward and backward passes, see `flops`
+    mfu: float | None  # share of the peak of all devices
+    hfu: float | None  # the same, with what was computed twice
+    first_batch: float  # seconds until it came
+    memory: dict[str, int]  # bytes by use
+    verdict: str  # sentence that names what held the loop back
+    compiled: Compiled  # work of `torch.compile`, that of the warm-up included
+    evaluations: list[Evaluation]  # over the held-out dataset; their time is in no rate
+    ranks: tuple[RankFigures, ...] = ()  # at the last line of the log, if there are several
+    datasets: tuple[DatasetFigures, ...] = ()  # of a mixture, over all steps, warm-up included
+    # Bytes before and after each pass of a step, with --memory-phases.
+    memory_phases: dict[str, dict[str, int]] = field(default_factory=dict)
+    stages: dict[str, float] | None = None  # seconds a step of each, with --profile
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -105,7 +66,6 @@ class Report:
             "evaluations": [one._asdict() for one in self.evaluations],
             "ranks": [rank._asdict() for rank in self.ranks],
             "datasets": [dataset._asdict() for dataset in self.datasets],
-            "memory_phases": {phase.name: phase.bytes for phase in self.memory_phases},
         }
 
 
@@ -155,7 +115,7 @@ class Counts:
         for batch in group:
             self._samples += len(batch["key"])
             self._slots += batch["input_ids"].numel()
-            self._tokens += tokens_of(batch)
+            self._tokens += lengths_of(batch, len(batch["key"])).sum()
 
     def stop(self) -> None:
         """Take the time; later work does not count."""
@@ -171,8 +131,12 @@ class Counts:
         self._begun += taken
         self._before += taken
 
-    def line(self, monitor: datapipe.Monitor, own: Tensor) -> Line:
-        """Return the figures since the last line; `own` is `Run.own` of the last step."""
+    def line(self, monitor: datapipe.Monitor, own: Tensor) -> str:
+        """Return a line of the log: figures of all ranks since the line before.
+
+        But for the share of waiting, since the warm-up, and the norm, of the last step's gradients
+        before clipping. `own` is `Run.own` of the last step.
+        """
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
         flops, _ = self._flops()
@@ -183,19 +147,25 @@ class Counts:
         self._before, self._tokens_before, self._flops_before = now, tokens, flops
         seen = monitor.report()
         waiting = seen.wait_share if seen.turns else math.nan
+        text = f"step {self._step:5d}  loss {fmean(losses):.3f}"
+        if (norm := known(own[2].item())) is not None:
+            text += f"  norm {norm:.3g}"
+        if rate:  # not in the warm-up
+            text += f"  {rate:8,.0f} tokens/s"
+            if known(waiting) is not None:
+                text += f"  waiting {waiting:.1%}"
+            if (mfu := self._share(made)) is not None:
+                text += f"  MFU {mfu:.1%}"
         if self._ranks.world_size > 1:
-            self._by_rank = by_rank(self._ranks, own, waiting)
-        return Line(
-            step=self._step,
-            loss=losses,
-            tokens_per_s=rate,
-            wait_share=known(waiting),
-            norm=known(own[2].item()),
-            ranks=self._by_rank,
-            flops_per_s=made,
-            mfu=self._share(made),
-            datasets=() if self._datasets is None else self._datasets.since_last(),
-        )
+            here = torch.cat([own[:2].float(), own.new_tensor([waiting])])
+            found = enumerate(self._ranks.gather(here))
+            self._by_rank = tuple(
+                RankFigures(rank, *map(known, each.tolist())) for rank, each in found
+            )
+            text += "\n" + spread(self._by_rank)
+        if self._datasets is not None:
+            text += "\n" + dataset_table(self._datasets.since_last())
+        return text
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         self.stop()
@@ -233,8 +203,7 @@ class Counts:
 
     def _flops(self) -> tuple[float, float]:
         """Return those of the model and those computed, over all ranks; waits for the device."""
-        here = self._meter.flops()
-        both = torch.tensor([here.total, here.computed], dtype=torch.float64)
+        both = torch.tensor(self._meter.flops(), dtype=torch.float64)
         model, computed = self._ranks.total(both.to(self._ranks.device)).tolist()
         return model, computed
 
@@ -254,15 +223,6 @@ class Counts:
     def _wait(self) -> None:
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize()
-
-
-def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...]:
-    """Gather the figures of every rank; all must call."""
-    found = ranks.gather(torch.cat([own[:2].float(), own.new_tensor([waiting])]))
-    return tuple(
-        RankFigures(rank, known(loss), known(norm), known(wait))
-        for rank, (loss, norm, wait) in enumerate(each.tolist() for each in found)
-    )
 
 
 def spread(ranks: tuple[RankFigures, ...]) -> str:
@@ -289,11 +249,3 @@ def busy(seen: Any) -> float | None:
         return None
     worked = seen.device.step.total + seen.device.transfer.total
     return float(worked / max(worked + seen.device.idle.total, 1e-9))
-
-
-def tokens_of(batch: Batch) -> Tensor:
-    """Return the number of tokens of a batch without padding, on its device."""
-    if "attention_mask" in batch:
-        return torch.as_tensor(batch["attention_mask"]).sum()
-    # Segments of padding, and empty ones, may follow the samples.
-    return torch.as_tensor(batch["cu_seq_lens_q"])[len(batch["key"])]

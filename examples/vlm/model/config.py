@@ -7,21 +7,17 @@ from dataclasses import dataclass
 class VisionConfig:
     """A vision transformer over any number of patches.
 
-    Attributes:
-        width, layers, heads: of the transformer; `width / heads` must be a multiple of 4, since
-            rotary positions turn pairs of values, half of them by row and half by column.
-        patch, image_size: sides in pixels of a patch, and of an image of fixed size.
-        merge: patches along each side that become one token of the language model.
-        max_pixels: most pixels of a native image; bounds the length that attention is told.
+    `width / heads` must be a multiple of 4, since rotary positions turn pairs of values, half of
+    them by row and half by column.
     """
 
     width: int
     layers: int
     heads: int
-    patch: int = 14
-    merge: int = 2
-    image_size: int = 224
-    max_pixels: int = 512 * 512
+    patch: int = 14  # side in pixels
+    merge: int = 2  # patches along each side that become one token of the language model
+    image_size: int = 224  # side in pixels of an image of fixed size
+    max_pixels: int = 512 * 512  # of a native image; bounds the length that attention is told
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 4:
@@ -55,8 +51,7 @@ class VisionConfig:
 class ModelConfig:
     """A causal language model that sees images where its texts have placeholders.
 
-    `width / heads` must be even, and `kv_heads`, of keys and values, divide `heads`. `rope_base` is
-    the wavelength of the slowest rotary position, relative to 2 pi.
+    `width / heads` must be even, and `kv_heads`, of keys and values, divide `heads`.
     """
 
     vision: VisionConfig
@@ -64,7 +59,7 @@ class ModelConfig:
     layers: int
     heads: int
     kv_heads: int
-    rope_base: float = 10_000.0
+    rope_base: float = 10_000.0  # wavelength of the slowest rotary position, relative to 2 pi
 
     def __post_init__(self) -> None:
         if self.width % self.heads or (self.width // self.heads) % 2:

@@ -4,47 +4,37 @@ A padded batch `[B, L]` becomes B segments of L tokens; a packed one `[1, T]` is
 Causal attention sees no padding, which comes after each sample, so no mask is needed.
 """
 
+from bisect import bisect_left, bisect_right
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.model.attention import Segments, Table, prepare
 from examples.vlm.model.config import ModelConfig, VisionConfig
 
-IGNORE = -100  # a target that counts nothing in the loss
-
 
 class Patches(NamedTuple):
-    """Patches of the images of a batch: `values` `[P, 3 * patch**2]`, those of a token together.
+    """Patches of the images of a batch."""
 
-    Rows and columns in their image are int64 [P]; `segments` are the images.
-    """
-
-    values: Tensor
-    rows: Tensor
+    values: Tensor  # [P, 3 * patch**2], those of a token together
+    rows: Tensor  # int64 [P], in their image
     columns: Tensor
-    segments: Segments
+    segments: Segments  # the images
 
 
 class Inputs(NamedTuple):
-    """Inputs of the model.
+    """Inputs of the model."""
 
-    Attributes:
-        ids, positions: int64 [T]; positions from 0 for each sample.
-        targets: int64 [T], the token that follows each, or `IGNORE`.
-        segments: of the samples.
-        patches: of the images; of a blank one if there is none.
-        skipped: features of the first image whose tokens are on another rank.
-    """
-
-    ids: Tensor
-    targets: Tensor
-    positions: Tensor
-    segments: Segments
-    patches: Patches
-    skipped: int = 0
+    ids: Tensor  # int64 [T]
+    targets: Tensor  # int64 [T], the token that follows each, or `IGNORE`
+    positions: Tensor  # int64 [T], from 0 for each sample
+    segments: Segments  # of the samples
+    patches: Patches  # of the images; of a blank one if there is none
+    skipped: int = 0  # features of the first image whose tokens are on another rank
 
 
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:
@@ -152,3 +142,55 @@ def _places(ordinals: Tensor, across: Tensor, merge: int) -> tuple[Tensor, Tenso
     row = block // blocks_across * merge + inner // merge
     column = block % blocks_across * merge + inner % merge
     return row, column
+
+
+def own_share(
+    inputs: Inputs, group: dist.ProcessGroup, *, image_id: int, merged: int, kernel: str | Table
+) -> Inputs:
+    """Return this rank's neighbouring tokens of a row, and the images that some of them are of.
+
+    That is context parallelism. The row is the same on every rank of the group; `merged` patches
+    are a token of an image. Waits for the device, because the host must know the number of patches.
+    """
+    ranks, total = dist.get_world_size(group), len(inputs.ids)
+    if total % ranks:
+        raise ValueError(
+            f"a row of {total} tokens does not divide over {ranks} ranks of the context; pad the "
+            f"samples: pack=PackSpec(tokens, multiple_of={ranks})"
+        )
+    size = total // ranks
+    start = dist.get_rank(group) * size
+    own = slice(start, start + size)
+    wanted = inputs.ids == image_id
+    before, count = torch.stack([wanted[:start].sum(), wanted[own].sum()]).tolist()
+    patches, encoded = own_images(inputs.patches, before * merged, count * merged, kernel)
+    return Inputs(
+        ids=inputs.ids[own],
+        targets=inputs.targets[own],
+        positions=inputs.positions[own],
+        segments=inputs.segments._replace(group=group),
+        patches=patches,
+        skipped=before - encoded // merged,
+    )
+
+
+def own_images(
+    patches: Patches, start: int, count: int, kernel: str | Table
+) -> tuple[Patches, int]:
+    """Return the images that have some of `count` patches, and the patches before these images.
+
+    Without patches, it is the first image: every rank runs the encoder, as in `make_patches`.
+    """
+    bounds: list[int] = patches.segments.bounds.tolist()
+    first = bisect_right(bounds, start) - 1 if count else 0
+    last = min(bisect_left(bounds, start + count) if count else 1, len(bounds) - 1)
+    own = slice(bounds[first], bounds[last])
+    of_images: Tensor = patches.segments.bounds[first : last + 1] - bounds[first]
+    segments = patches.segments._replace(bounds=of_images, mask=None)
+    found = Patches(
+        values=patches.values[own],
+        rows=patches.rows[own],
+        columns=patches.columns[own],
+        segments=prepare(segments, own.stop - own.start, kernel),
+    )
+    return found, bounds[first] if count else start

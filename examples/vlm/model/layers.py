@@ -1,4 +1,4 @@
-"""The transformer block that the encoder and the language model share."""
+"""The transformer that the encoder and the language model share, and its rotary positions."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,27 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from examples.vlm.model.attention import Segments, attend
-from examples.vlm.model.rotary import rotate
-from examples.vlm.techniques.recompute import NONE
+from examples.vlm.techniques import NONE
 
-Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
+
+def angles(positions: Tensor, size: int, base: float = 10_000.0) -> Tensor:
+    """Angle of each pair of values: float32 `[T, size / 2]` for positions `[T]`.
+
+    Rotary positions (RoFormer, arXiv 2104.09864) have one axis for text and two for images.
+    """
+    exponents = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
+    return positions.float()[:, None] * base**-exponents
+
+
+def rotate(x: Tensor, turned: Tensor) -> Tensor:
+    """Turn values `[T, heads, D]` by angles `[T, D / 2]`, in float32 or more; the dtype stays.
+
+    Value i is paired with value i + D / 2, as in GPT-NeoX and Llama.
+    """
+    cos, sin = turned.cos()[:, None], turned.sin()[:, None]
+    first, second = x.to(torch.promote_types(x.dtype, turned.dtype)).chunk(2, dim=-1)
+    out = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return out.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -28,7 +45,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, width + 2 * kv_heads * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = 0.0
-        self.attend: Attend = attend
+        self.attend: Callable[..., Tensor] = attend
 
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
         # Under tensor parallelism these are the groups of this rank alone.

@@ -1,21 +1,25 @@
 """Continuations of prompts with images, several at a time, with a cache of keys and values."""
 
+import sys
+from argparse import Namespace
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from itertools import accumulate, islice, pairwise, takewhile
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
-from examples.vlm.data.accumulate import Batch
+from examples.vlm.data.batches import IGNORE, Batch, bring
 from examples.vlm.data.texts import Vocabulary
-from examples.vlm.data.transfer import bring
-from examples.vlm.model.attention import Segments, prepare
-from examples.vlm.model.inputs import IGNORE, make_inputs
-from examples.vlm.model.kv_cache import KVCache
+from examples.vlm.model.attention import Segments, attend, prepare
+from examples.vlm.model.inputs import make_inputs
+from examples.vlm.model.layers import Transformer
 from examples.vlm.model.vlm import VLM
+from examples.vlm.techniques import Techniques
 
 ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>")  # of an answer, by tokenizer
 
@@ -39,13 +43,6 @@ class Prompts(NamedTuple):
         inputs = make_inputs(batch, model.config, model.kernel)
         with torch.no_grad(), evaluating(model):
             return cls(model.embed(inputs)[torch.cat(wanted)], lengths)
-
-    @classmethod
-    def of_tokens(cls, model: VLM, texts: Sequence[Sequence[int]]) -> Self:
-        device = model.embedding.weight.device
-        ids = torch.tensor([token for text in texts for token in text], device=device)
-        with torch.no_grad():
-            return cls(model.embedding(ids), [len(text) for text in texts])
 
 
 @torch.no_grad()
@@ -116,6 +113,59 @@ def logits_of(
                 tokens = yield _last(model, torch.cat(rows), [len(row) for row in rows])
 
 
+class KVCache:
+    """Keys and values of every layer, kept for the tokens that follow, of several texts.
+
+    The first pass has all tokens of all texts, concatenated. Each later one has the next token of
+    every text, up to `room` tokens. `positions` (int64) are those of the pass's tokens.
+    """
+
+    def __init__(self, lengths: Sequence[int], room: int, device: torch.device) -> None:
+        self._texts = torch.arange(len(lengths), device=device)
+        self._lengths = torch.tensor(lengths, device=device)
+        self._slots = torch.arange(room, device=device)
+        self._owners = self._texts.repeat_interleave(self._lengths)
+        self.positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+        self._first = True
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def next(self) -> None:
+        """Begin the pass of the next token of every text."""
+        self._owners, self.positions = self._texts, self._lengths
+        self._lengths = self._lengths + 1
+        self._first = False
+
+    @contextmanager
+    def used_by(self, transformer: Transformer) -> Iterator[None]:
+        """Let the blocks of a transformer use the cache, uncompiled."""
+        attentions: list[Any] = [block.attention for block in transformer.blocks]
+        with torch.compiler.set_stance("force_eager"):
+            for layer, attention in enumerate(attentions):
+                attention.attend = partial(self._attend, layer)
+            try:
+                yield
+            finally:
+                for attention in attentions:
+                    attention.attend = attend
+
+    def _attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, *_: Any
+    ) -> Tensor:
+        if self._first:
+            shape = (len(self._texts), k.shape[1], len(self._slots), k.shape[2])
+            self._kept[layer] = k.new_zeros(shape), v.new_zeros(shape)
+        keys, values = self._kept[layer]
+        keys[self._owners, :, self.positions] = k
+        values[self._owners, :, self.positions] = v
+        if self._first:
+            return attend(q, k, v, segments, kernel)
+        read = (self._slots < self._lengths[:, None])[:, None, None]
+        out = functional.scaled_dot_product_attention(
+            q[:, :, None], keys, values, attn_mask=read, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        return out[:, :, 0]
+
+
 def _last(model: VLM, x: Tensor, lengths: Sequence[int]) -> Tensor:
     """Logits behind the last token of each text, all of whose tokens are computed."""
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=x.device)
@@ -162,38 +212,42 @@ def evaluating(model: VLM) -> Iterator[None]:
         model.train(was_training)
 
 
-def write_samples(
-    model: VLM,
-    batches: Iterable[Batch],
-    vocabulary: Vocabulary,
-    *,
-    count: int,
-    seed: int = 0,
-    **options: Any,
-) -> list[str]:
-    """Return prompt, taught answer and the model's of each of the first samples.
+def print_answers(
+    model: VLM, batches: Iterable[Batch], vocabulary: Vocabulary, options: Namespace
+) -> None:
+    """Print prompt, taught answer and the model's of the first samples of --generate.
 
-    Batches have `key` and `valid`. The options are those of `generate`.
+    Batches have `key` and `valid`.
     """
     tokenizer, device = vocabulary.tokenizer, model.embedding.weight.device
     known = tokenizer.get_vocab()
     stop = [known[name] for name in ENDS if name in known]
-    random = torch.Generator(device).manual_seed(seed)
+    random = torch.Generator(device).manual_seed(options.seed)
     lines: list[str] = []
-    for batch in batches:
-        prompts = Prompts.of_batch(model, bring(batch, device))
-        texts = generate(model, prompts, stop=stop, random=random, **options)
-        ids = batch["input_ids"].flatten().tolist()
-        rows = zip(batch["key"], _bounds(batch), prompts.lengths, texts, strict=True)
-        # Repeats at the end fill the last batch, without answers.
-        for key, (start, end), length, text in islice(rows, int(batch["valid"].sum())):
-            asked, wanted, written = (
-                tokenizer.decode(part, skip_special_tokens=True).strip()
-                for part in (ids[start : start + length], ids[start + length : end], text)
+    with Techniques(precision=options.precision).autocast(device):
+        for batch in batches:
+            prompts = Prompts.of_batch(model, bring(batch, device))
+            texts = generate(
+                model,
+                prompts,
+                max_new_tokens=options.new_tokens,
+                temperature=options.temperature,
+                top_k=options.top_k,
+                stop=stop,
+                random=random,
             )
-            lines.append(
-                f"{key}: {asked[-80:]!r}\n  taught: {wanted[:200]!r}\n  model:  {written!r}"
-            )
-        if len(lines) >= count:
-            break
-    return lines[:count]
+            ids = batch["input_ids"].flatten().tolist()
+            rows = zip(batch["key"], _bounds(batch), prompts.lengths, texts, strict=True)
+            # Repeats at the end fill the last batch, without answers.
+            for key, (start, end), length, text in islice(rows, int(batch["valid"].sum())):
+                asked, wanted, written = (
+                    tokenizer.decode(part, skip_special_tokens=True).strip()
+                    for part in (ids[start : start + length], ids[start + length : end], text)
+                )
+                lines.append(
+                    f"{key}: {asked[-80:]!r}\n  taught: {wanted[:200]!r}\n  model:  {written!r}"
+                )
+            if len(lines) >= options.generate:
+                break
+    out = sys.stderr if options.json == "-" else sys.stdout
+    print(*lines[: options.generate], sep="\n", file=out)

@@ -1,4 +1,4 @@
-"""The whole model: images enter where the texts have placeholders."""
+"""The model: an encoder makes tokens of images, which enter where the texts have placeholders."""
 
 from typing import Any
 
@@ -8,23 +8,60 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.model.attention import Table
-from examples.vlm.model.config import ModelConfig
-from examples.vlm.model.inputs import IGNORE, Inputs
-from examples.vlm.model.layers import Transformer
-from examples.vlm.model.rotary import angles
-from examples.vlm.model.vision import Projector, VisionEncoder
-from examples.vlm.parallel.context import own_share
+from examples.vlm.model.config import ModelConfig, VisionConfig
+from examples.vlm.model.inputs import Inputs, Patches, own_share
+from examples.vlm.model.layers import Transformer, angles
 
 CHUNK = 2**22  # logits in memory at a time, about: 16 MB of float32
+
+
+class VisionEncoder(nn.Module):
+    """A ViT over images of any size in one row; positions turn with row and column.
+
+    Images of fixed size are the case in which all segments are of one length.
+    """
+
+    def __init__(self, config: VisionConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, heads = config.width, config.heads
+        self.embed = nn.Linear(3 * config.patch**2, width)
+        self.transformer = Transformer(width, config.layers, heads, heads, 8 * width // 3)
+
+    def forward(self, patches: Patches, kernel: str) -> Tensor:
+        """Patches `[P, 3 * patch**2]` to features `[P, width]`."""
+        half = self.config.width // self.config.heads // 2
+        turned = torch.cat([angles(patches.rows, half), angles(patches.columns, half)], dim=-1)
+        dtype = self.embed.weight.dtype
+        # What blocks add to stays in float32 under autocast, as in the language model.
+        x = self.embed(patches.values.to(dtype)).to(dtype)
+        features: Tensor = self.transformer(x, turned, patches.segments, kernel)
+        return features
+
+
+class Projector(nn.Module):
+    """An MLP from the `merge * merge` patches of a token to the language model's width."""
+
+    def __init__(self, config: VisionConfig, width: int) -> None:
+        super().__init__()
+        self.merged = config.merge**2
+        self.first = nn.Linear(config.width * self.merged, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features `[P, vision width]` to `[P / merge**2, width]`."""
+        merged = features.reshape(-1, self.first.in_features)
+        projected: Tensor = self.second(functional.gelu(self.first(merged)))
+        return projected
 
 
 class VLM(nn.Module):
     """A ViT, a projector and a causal decoder.
 
     `image_id` is the placeholder of an image's features, `kernel` one of `attention.KERNELS`, or a
-    table of them by length. Ranks of `context` share the tokens of a row. The `last` rank of a
-    pipeline computes losses.
+    table of them by length. Ranks of `context` share rows. The `last` one of a pipeline has losses.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The model on several ranks: copies that exchange gradients (DDP), shards (FSDP2), or stages."""
 
 import argparse
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,39 +11,38 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.vlm.model.vlm import VLM
-from examples.vlm.parallel.hooks import Hook, Norms, make_hook
-from examples.vlm.parallel.mesh import exchange_gradients, is_tensor_parallel
+from examples.vlm.parallel.mesh import exchange_gradients
 from examples.vlm.parallel.pipeline import Pipeline
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.techniques.switches import Techniques
+from examples.vlm.techniques import Techniques
 
 Kind = Literal["ddp", "fsdp", "pipeline"]
+Hook = Literal["none", "fp16", "bf16", "powersgd"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """Ways to train on several ranks; all learn what one process with the whole step learns.
+    """Ways to train on several ranks; all learn what one process with the whole step learns."""
 
-    Attributes:
-        kind: "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank
-            has a part of each block's weights, gradients and states of the optimizer; "pipeline":
-            every rank has some layers, and passes activations on.
-        hook, powersgd_rank, powersgd_start: see `make_hook`.
-        bucket_mb: megabytes of gradients that are sent at a time; None for torch's 25.
-        static_graph: DDP relies on the same parameters in every step. Here every batch runs the
-            encoder, even without images.
-    """
-
+    # "ddp": every rank has the whole model, and gradients are averaged; "fsdp": every rank has a
+    # part of each block's weights, gradients and states of the optimizer; "pipeline": every rank
+    # has some layers, and passes activations on.
     kind: Kind = "ddp"
+    # What gradients become on their way in DDP: "fp16" and "bf16" halve the bytes, "powersgd" sends
+    # factors of a low rank (arXiv 1905.13727).
     hook: Hook = "none"
     powersgd_rank: int = 4
-    powersgd_start: int = 10
-    bucket_mb: float | None = None
+    powersgd_start: int = 10  # first step, 2 or more: DDP rearranges its buckets after the first
+    bucket_mb: float | None = None  # megabytes of gradients sent at a time; None for torch's 25
+    # DDP relies on the same parameters in every step. Here every batch runs the encoder, even
+    # without images.
     static_graph: bool = False
 
 
@@ -71,7 +71,16 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
             "one of them out"
         )
     if options.parallel == "fsdp":
-        check_shards(techniques)
+        if techniques.precision == "fp16":
+            raise ValueError(
+                "--precision fp16 under --parallel fsdp: values between blocks would be float16 "
+                "too, and overflow; give --precision bf16"
+            )
+        if techniques.optimizer == "8bit":
+            raise ValueError(
+                "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
+                "give --optimizer fused, whose states are sharded"
+            )
     if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
         raise ValueError(
             "--bucket-mb with --hook powersgd on CPUs: gloo would mix up the exchanges of several "
@@ -103,40 +112,39 @@ def first_given(options: dict[str, Any]) -> str | None:
     return next((name for name, value in options.items() if value is not None), None)
 
 
-def check_shards(techniques: Techniques) -> None:
-    if techniques.precision == "fp16":
-        raise ValueError(
-            "--precision fp16 under --parallel fsdp: values between blocks would be float16 too, "
-            "and overflow; give --precision bf16"
-        )
-    if techniques.optimizer == "8bit":
-        raise ValueError(
-            "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
-            "give --optimizer fused, whose states are sharded"
-        )
+class Norms:
+    """Norm of this rank's own gradients, summed over the batches of a step, before the exchange."""
+
+    def __init__(self) -> None:
+        self._squares: list[Tensor] = []
+
+    def note(self, gradients: Tensor) -> None:
+        """Note some of the gradients, before they are exchanged."""
+        self._squares.append(gradients.detach().float().square().sum())
+
+    def take(self) -> Tensor | None:
+        """Return the norm of all that was noted since it was last taken, on the device."""
+        if not self._squares:
+            return None
+        norm = torch.stack(self._squares).sum().sqrt()
+        self._squares.clear()
+        return norm
 
 
 @dataclass(kw_only=True)
 class Exchange:
-    """A model whose gradients are averaged over the ranks; `module` is called in its place.
-
-    `norms` measures this rank's own gradients. `finish` is called after the last backward pass of
-    a step, to send the rest. If ranks share the layers, `pipeline` runs the passes of a step.
-    """
+    """A model whose gradients are averaged over the ranks; `module` is called in its place."""
 
     module: nn.Module
-    norms: Norms = field(default_factory=Norms)
+    norms: Norms = field(default_factory=Norms)  # of this rank's own gradients
+    # Called after the last backward pass of a step, to send the rest.
     finish: Callable[[], None] = lambda: None
-    pipeline: Pipeline | None = None
+    pipeline: Pipeline | None = None  # runs the passes of a step if ranks share the layers
 
     @property
     def divided(self) -> bool:
         parameters = self.module.parameters()
         return self.pipeline is not None or any(isinstance(p, DTensor) for p in parameters)
-
-    @property
-    def sharded(self) -> bool:
-        return isinstance(self.module, FSDPModule)
 
     def sending(self, last: bool) -> AbstractContextManager[Any]:
         """Return a context for a batch: gradients are sent only with the last one of a step."""
@@ -149,7 +157,8 @@ class Exchange:
 
     def autocast(self, techniques: Techniques, device: torch.device) -> Any:
         """Return the context of a forward pass; shards are gathered in their precision already."""
-        return nullcontext() if self.sharded else techniques.autocast(device)
+        shards = isinstance(self.module, FSDPModule)
+        return nullcontext() if shards else techniques.autocast(device)
 
 
 def connect(
@@ -167,7 +176,7 @@ def connect(
         return Exchange(module=model, pipeline=pipeline)
     if parallel.kind == "fsdp":
         return shard(model, techniques, ranks)
-    if is_tensor_parallel(ranks):  # DDP takes no DTensors
+    if ranks.mesh is not None and ranks.mesh["tp"].size() > 1:  # DDP takes no DTensors
         return Exchange(module=model, finish=partial(exchange_gradients, model, ranks))
     copies = DistributedDataParallel(
         model,
@@ -176,10 +185,39 @@ def connect(
         static_graph=parallel.static_graph,
     )
     exchange = Exchange(module=copies)
-    rank, start = parallel.powersgd_rank, parallel.powersgd_start
-    hook = make_hook(parallel.hook, exchange.norms, powersgd_rank=rank, powersgd_start=start)
-    copies.register_comm_hook(None, hook)
+    copies.register_comm_hook(None, make_hook(parallel, exchange.norms))
     return exchange
+
+
+def make_hook(parallel: Parallel, norms: Norms) -> Callable[[Any, Any], Future[Tensor]]:
+    """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
+
+    DDP refuses torch's own bf16 hook on a CPU by its name, for lack of NCCL 2.10; gloo adds
+    bfloat16 itself, so this hook works on both.
+    """
+    state: Any = None
+    send: Callable[[Any, Any], Future[Tensor]]
+    if parallel.hook == "powersgd":
+        # It logs every setting and every step it counts.
+        logging.getLogger(powerSGD_hook.__name__).setLevel(logging.WARNING)
+        state = powerSGD_hook.PowerSGDState(
+            None,
+            matrix_approximation_rank=parallel.powersgd_rank,
+            start_powerSGD_iter=parallel.powersgd_start,
+        )
+        send = powerSGD_hook.powerSGD_hook
+    else:
+        send = {
+            "none": default_hooks.allreduce_hook,
+            "fp16": default_hooks.fp16_compress_hook,
+            "bf16": default_hooks.bf16_compress_hook,
+        }[parallel.hook]
+
+    def hook(_: Any, bucket: dist.GradBucket) -> Future[Tensor]:
+        norms.note(bucket.buffer())
+        return send(state, bucket)
+
+    return hook
 
 
 def bucket_of(model: nn.Module, parallel: Parallel, ranks: Ranks) -> float | None:

@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from examples.vlm.data.accumulate import Batch, accumulation_for
-from examples.vlm.data.transfer import bring
-from examples.vlm.loop import Run
-from examples.vlm.model.inputs import make_inputs
+from examples.vlm.data.batches import Batch, accumulation_for, bring
+from examples.vlm.loop import Run, passes
 
 TARGET = 0.1  # share of a step that the exchange may take
 MOST = 32  # batches of a step: more are cheaper, but a larger step learns less per sample
@@ -54,15 +52,10 @@ def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:
     """Time one forward and backward pass, and forget its gradients and random numbers."""
     device = run.ranks.device
     here = bring(batch, device)
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         run.ranks.total(torch.zeros(1, device=device)).item()  # all begin together
         start = time.perf_counter()
-        inputs = make_inputs(here, run.model.config, run.model.kernel)
-        with run.exchange.sending(exchanges):
-            with run.exchange.autocast(run.techniques, device):
-                losses = run.exchange.module(inputs)
-            losses.sum().backward()
+        list(passes(run, [here], 1.0, exchanges=exchanges))
         if device.type == "cuda":
             torch.cuda.synchronize()
         taken = time.perf_counter() - start

@@ -11,13 +11,20 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from examples.vlm.model.config import ModelConfig
+from examples.vlm.model.layers import Attention, Block, SwiGLU
 from examples.vlm.model.vlm import VLM
 from examples.vlm.parallel.ranks import Ranks
-from examples.vlm.parallel.tensor import divide
 
 
 def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
@@ -29,70 +36,53 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             "divides them; give --pack, and a multiple of --context"
         )
     if options.parallel == "pipeline" and ranks.world_size > 1:
-        return join_pipeline(ranks, options)
-    if (tensor, context) == (1, 1):
+        stages, groups = ranks.world_size, "--parallel pipeline"
+        refused = [
+            ("padded batches", options.pack is None, "give --pack"),
+            ("--tensor", tensor > 1, "leave it out"),
+            ("--context", context > 1, "leave it out"),
+            ("--precision fp16", options.precision == "fp16", "give --precision bf16"),
+            ("--optimizer 8bit", options.optimizer == "8bit", "give --optimizer fused"),
+            ("--accumulate auto", options.accumulate == "auto", "give a number"),
+            ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
+            ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
+        ]
+    elif (tensor, context) == (1, 1):
         return ranks
-    check_sizes(ranks.world_size, tensor, context)
-    refused = {
-        "--context without --pack": context > 1 and options.pack is None,
-        "--compile": options.compile,
-        "--on-error skip": options.on_error == "skip",
-    }
-    if tensor > 1:
-        # The first two know no DTensors. The others are of DDP, which takes none.
-        refused |= {
-            "--lora": options.lora,
-            "--optimizer 8bit": options.optimizer == "8bit",
-            "--hook": options.hook,
-            "--bucket-mb": options.bucket_mb,
-            "--static-graph": options.static_graph,
-        }
-    remedy = "see docs/distributed.md, and leave one of them out"
-    for name, given in refused.items():
-        refuse(name, given, f"--tensor {tensor} --context {context}", remedy)
-    return ranks._replace(mesh=make_mesh(ranks, tensor, context))
-
-
-def join_pipeline(ranks: Ranks, options: Namespace) -> Ranks:
-    precision, optimizer = options.precision, options.optimizer
-    for name, given, remedy in (
-        ("padded batches", options.pack is None, "give --pack"),
-        ("--tensor", options.tensor > 1, "leave it out"),
-        ("--context", options.context > 1, "leave it out"),
-        ("--precision fp16", precision == "fp16", "give --precision bf16"),
-        ("--optimizer 8bit", optimizer == "8bit", "give --optimizer fused"),
-        ("--accumulate auto", options.accumulate == "auto", "give a number"),
-        ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
-        ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
-    ):
-        refuse(name, given, "--parallel pipeline", remedy)
-    return ranks._replace(mesh=make_mesh(ranks, pipeline=ranks.world_size))
-
-
-def refuse(name: str, given: Any, option: str, remedy: str) -> None:
-    """Raise an error if an option was given that does not go together with another."""
-    if given:
-        raise ValueError(f"{name} does not go together with {option}; {remedy}")
+    else:
+        stages, groups = 1, f"--tensor {tensor} --context {context}"
+        remedy = "see docs/distributed.md, and leave one of them out"
+        refused = [
+            ("--context without --pack", context > 1 and options.pack is None, remedy),
+            ("--compile", options.compile, remedy),
+            ("--on-error skip", options.on_error == "skip", remedy),
+            # These two know no DTensors. The others are of DDP, which takes none.
+            ("--lora", tensor > 1 and options.lora, remedy),
+            ("--optimizer 8bit", tensor > 1 and options.optimizer == "8bit", remedy),
+            ("--hook", tensor > 1 and options.hook, remedy),
+            ("--bucket-mb", tensor > 1 and options.bucket_mb, remedy),
+            ("--static-graph", tensor > 1 and options.static_graph, remedy),
+        ]
+    for name, given, remedy in refused:
+        if given:
+            raise ValueError(f"{name} does not go together with {groups}; {remedy}")
+    return ranks._replace(mesh=make_mesh(ranks, tensor, context, stages))
 
 
 def make_mesh(ranks: Ranks, tensor: int = 1, context: int = 1, pipeline: int = 1) -> DeviceMesh:
-    check_sizes(ranks.world_size, tensor, context)
-    shape = (ranks.world_size // (tensor * context * pipeline), pipeline, context, tensor)
-    # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
-    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
-
-
-def check_sizes(world_size: int, tensor: int, context: int) -> None:
-    """Check that ranks divide into groups of `tensor * context`."""
+    """Make a mesh of all ranks; those along "dp" are as many as there are groups of peers."""
     if tensor < 1 or context < 1:
         raise ValueError(f"tensor={tensor}, context={context}: give 1 or more")
     peers = tensor * context
-    if world_size % peers:
+    if ranks.world_size % peers:
         raise ValueError(
-            f"{world_size} ranks do not divide into groups of tensor {tensor} x context {context} "
-            f"= {peers}; start {-(-world_size // peers) * peers} (torchrun --nproc-per-node), or "
-            "give smaller groups"
+            f"{ranks.world_size} ranks do not divide into groups of tensor {tensor} x context "
+            f"{context} = {peers}; start {-(-ranks.world_size // peers) * peers} (torchrun "
+            "--nproc-per-node), or give smaller groups"
         )
+    shape = (ranks.world_size // (peers * pipeline), pipeline, context, tensor)
+    # A tensor group sends most, so its ranks are neighbours: on one machine, if they fit there.
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "pp", "cp", "tp"))
 
 
 def check_heads(config: ModelConfig, tensor: int, context: int) -> None:
@@ -119,9 +109,61 @@ def distribute(model: VLM, mesh: DeviceMesh) -> None:
         model.context = mesh.get_group("cp")
 
 
-def is_tensor_parallel(ranks: Ranks) -> bool:
-    """Return whether blocks are divided, so that parameters are DTensors."""
-    return ranks.mesh is not None and ranks.mesh["tp"].size() > 1
+def block_plan() -> dict[str, ParallelStyle]:
+    """Return the layout of a block's matrices: one sum over the ranks after each half.
+
+    The input of a half becomes a DTensor once, so its gradients are added up before the ranks sum
+    them. Hidden units may divide unevenly, so they stay a DTensor.
+    """
+    whole = Replicate()
+    hidden = ColwiseParallel(use_local_output=False)
+    return {
+        "attention": PrepareModuleInput(
+            input_layouts=(whole, None, None, None), desired_input_layouts=(whole, None, None, None)
+        ),
+        "attention.qkv": ColwiseParallel(),
+        "attention.out": RowwiseParallel(),
+        "mlp": PrepareModuleInput(input_layouts=(whole,), desired_input_layouts=(whole,)),
+        "mlp.gate": hidden,
+        "mlp.up": hidden,
+        "mlp.down": RowwiseParallel(),
+    }
+
+
+def divide(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide the blocks of a model over "tp" of a mesh, in place.
+
+    Embedding, norms, projector and head stay whole on every rank, but become DTensors, because
+    optimizers take no mixture with plain tensors. Weights are those of the first rank.
+    """
+    check_plain(model)
+
+    def into(module: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> Any:
+        return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+
+    def out_of(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+        return output.to_local()
+
+    for block in model.modules():
+        if isinstance(block, Block):
+            parallelize_module(block, mesh, block_plan())
+    for module in list(model.modules()):
+        own = list(module.parameters(recurse=False))
+        if own and not isinstance(own[0], DTensor):
+            distribute_module(module, mesh, None, into, out_of)
+
+
+def check_plain(model: nn.Module) -> None:
+    """Check that the matrices of the blocks are what `block_plan` divides."""
+    modules = dict(model.named_modules())
+    for name, block in modules.items():
+        for part in block_plan() if isinstance(block, Block) else ():
+            kind = type(modules.get(f"{name}.{part}"))
+            if kind not in (nn.Linear, Attention, SwiGLU):
+                raise ValueError(
+                    f"{name}.{part} is a {kind.__module__}.{kind.__qualname__}, and tensor "
+                    "parallelism divides plain linear layers; train without adapters"
+                )
 
 
 def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
@@ -132,11 +174,9 @@ def exchange_gradients(model: nn.Module, ranks: Ranks) -> None:
     """
     assert ranks.learners is not None
     group = ranks.learners.get_group()
-    works = [
-        dist.all_reduce(local(p.grad).div_(ranks.shares), group=group, async_op=True)
-        for p in model.parameters()
-        if p.grad is not None
-    ]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    own = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
+    works = [dist.all_reduce(each.div_(ranks.shares), group=group, async_op=True) for each in own]
     for work in works:
         work.wait()
 
@@ -159,8 +199,3 @@ def clip_gradients(model: nn.Module, most: float, ranks: Ranks) -> Tensor:
     norm = squares.sqrt()
     clip_grads_with_norm_(model.parameters(), most, norm)
     return norm
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this rank has."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

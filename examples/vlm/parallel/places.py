@@ -14,22 +14,17 @@ SOON, SOON_AT_FIRST = 10.0, 60.0  # seconds without progress until a notice; fir
 
 @dataclass
 class Place:
-    """A process and its place in a run.
-
-    Processes of a `machine` see each other by number. `count`, the stages passed so far, is equal
-    on ranks at the same place. `age` is the seconds since the process came there, `seconds` those
-    of its last step; `beat` rises with every sign of life.
-    """
+    """A process and its place in a run."""
 
     host: str
     pid: int
-    machine: str
+    machine: str  # whose processes see each other by number
     step: int = 0
     stage: str = "starting"
-    count: int = 0
-    age: float = 0.0
-    seconds: float = 0.0
-    beat: int = 0
+    count: int = 0  # stages passed so far, equal on ranks at the same place
+    age: float = 0.0  # seconds since the process came there
+    seconds: float = 0.0  # those of its last step
+    beat: int = 0  # rises with every sign of life
 
     @classmethod
     def here(cls) -> Self:
@@ -49,15 +44,12 @@ class Place:
 
 
 class Seen(NamedTuple):
-    """A rank as another one sees it: its last sign of life, and the seconds since that came.
-
-    `gone` is True if the process is known to have ended.
-    """
+    """A rank as another one sees it."""
 
     rank: int
-    place: Place
-    silent: float
-    gone: bool
+    place: Place  # its last sign of life
+    silent: float  # seconds since that came
+    gone: bool  # its process is known to have ended
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.place.host}, process {self.place.pid})"

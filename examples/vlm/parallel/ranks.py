@@ -101,8 +101,6 @@ def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     An exchange fails after twice the `timeout`, so that the watch names the rank first; after half
     of it if TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight recorder's files.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device {device!r}: give auto, cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"device cuda: torch {torch.__version__} finds no GPU here; give --device cpu"

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -41,6 +40,7 @@ class Watch:
     def __init__(self, ranks: Ranks, limit: float) -> None:
         self._ranks, self._limit = ranks, limit
         self._place = Place.here()
+        self._name = f"rank {ranks.rank} ({self._place.host}, process {self._place.pid})"
         self._store: Any = dist.PrefixStore(
             f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
             dist.TCPStore(
@@ -52,7 +52,6 @@ class Watch:
             ),
         )
         self._begun = self._moved = time.monotonic()
-        self._count = self._beat = 0
         self._seen: dict[int, tuple[int, float]] = {}  # last sign of life, and when it came
         here = ranks.rank - int(os.environ.get("LOCAL_RANK", "0"))
         neighbours = range(here, here + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -75,19 +74,18 @@ class Watch:
         now = time.monotonic()
         if step != self._place.step:
             self._place.seconds, self._begun = now - self._begun, now
-        self._count += 1
-        self._place.step, self._place.stage, self._place.count = step, stage, self._count
+        self._place.step, self._place.stage = step, stage
+        self._place.count += 1
         self._moved = now
 
     def explain(self, error: Exception) -> BaseException:
         """Report an error of this rank to the others, and return the error to raise.
 
-        If another rank broke the exchange, that rank is named at once, since torchrun may end this
-        process at any moment.
+        If another rank broke the exchange, it is named at once, as torchrun may end this process.
         """
         if not broke(error):
             cause = f"{type(error).__name__}: {error}"
-            mine = f"{self._here()} failed {self._place.where()}: {cause}"
+            mine = f"{self._name} failed {self._place.where()}: {cause}"
             said = self._claim(mine)
             # An error of all ranks, such as a wrong option, is printed once.
             return SystemExit(1) if said != mine and said.endswith(cause) else error
@@ -99,7 +97,7 @@ class Watch:
                 return SystemExit(1)
             time.sleep(0.1)
         return ConnectionError(
-            f"{self._here()} lost the exchange {self._place.where()}, and no rank is known to be "
+            f"{self._name} lost the exchange {self._place.where()}, and no rank is known to be "
             f"gone: {str(error).strip()}; look at the network, with NCCL_DEBUG=WARN for NCCL"
         )
 
@@ -119,11 +117,8 @@ class Watch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            """Do nothing: the byte in the pipe wakes the thread."""
-
-        before = signal.signal(signal.SIGTERM, note)
+        # It does nothing: the byte in the pipe wakes the thread.
+        before = signal.signal(signal.SIGTERM, lambda number, frame: None)
         pipe = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             yield
@@ -149,8 +144,8 @@ class Watch:
                 self._end("the store of torchrun or of rank 0 is gone; that process ended", 1)
 
     def _tell(self) -> None:
-        self._beat += 1
-        self._place.beat, self._place.age = self._beat, time.monotonic() - self._moved
+        self._place.beat += 1
+        self._place.age = time.monotonic() - self._moved
         self._store.set(f"rank/{self._ranks.rank}", self._place.dump())
 
     def _judge(self) -> None:
@@ -200,9 +195,6 @@ class Watch:
         with suppress(RuntimeError):
             return str(self._store.compare_set("verdict", "", text).decode())
         return text
-
-    def _here(self) -> str:
-        return f"rank {self._ranks.rank} ({self._place.host}, process {self._place.pid})"
 
     def _say(self, text: str) -> None:
         """Print a verdict on one rank: the first, or the next one where the first is lost."""

@@ -4,10 +4,8 @@ segments = prepare(segments, total, name)   # once a batch: builds the mask that
 out = attend(q, k, v, segments, name)       # in every layer
 """
 
-from examples.vlm.model.attention.choose import AUTO, choose, choose_by, prepare, why_not
-from examples.vlm.model.attention.kernels import KERNELS, attend
-from examples.vlm.model.attention.segments import Segments
-from examples.vlm.model.attention.table import Table
+from examples.vlm.model.attention.choose import AUTO, Table, choose, choose_by, prepare, why_not
+from examples.vlm.model.attention.kernels import KERNELS, Segments, attend
 
 __all__ = [
     "AUTO",

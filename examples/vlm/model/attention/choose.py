@@ -1,14 +1,25 @@
-"""Choice of a kernel, and its preparations."""
+"""Choice of a kernel, also by a table of what is fastest here, and its preparations."""
 
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from examples.vlm.model.attention.kernels import HALF, KERNELS, TORCH, WITH_DROPOUT, allow_variants
-from examples.vlm.model.attention.segments import Segments
-from examples.vlm.model.attention.table import Table
+from examples.vlm.model.attention.kernels import (
+    HALF,
+    KERNELS,
+    TORCH,
+    WITH_DROPOUT,
+    Segments,
+    allow_variants,
+)
 
 AUTO = "auto"
 # What each kernel imports, and where that comes from.
@@ -18,6 +29,8 @@ _NEEDS = {
     "flash": ("flash_attn.flash_attn_interface", "the package flash-attn, version 2"),
     "xformers": ("xformers.ops", "the package xformers"),
 }
+# Settings of the benchmark by name, and what the names of kernels end with there.
+_SETTINGS = {"rows of one length": "", "captions and conversations": " packed"}
 _AMPERE = (8, 0)  # compute capability from which on Flash Attention 2 runs
 
 
@@ -66,6 +79,110 @@ def choose(device: torch.device, dtype: torch.dtype, dropout: bool = False) -> s
     return next(kernel for kernel in order if not why_not(kernel, device.type, dtype, dropout))
 
 
+class Row(NamedTuple):
+    """Kernels at one length, the fastest first; of mixed lengths it is the longest."""
+
+    packed: bool
+    causal: bool
+    length: int
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Order of kernels by length, as `python -m benchmarks.attention --json FILE` measured it."""
+
+    source: str  # the files
+    device: str  # "cpu" or "cuda"
+    dropout: bool
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def read(cls, paths: list[Path]) -> Self:
+        """Read one file or several of `benchmarks.attention`, such as causal and other ones."""
+        contents = [_content(path) for path in paths]
+        source = ", ".join(map(str, paths))
+        kinds = {
+            ("cpu" if c["machine"]["gpu"] == "not used" else "cuda", bool(c.get("dropout")))
+            for c in contents
+        }
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{source}: they differ in their device, or only one is with dropout; give tables "
+                "of one kind"
+            )
+        device, dropout = kinds.pop()
+        rows = tuple(row for content in contents for row in _rows(content))
+        return cls(source=source, device=device, dropout=dropout, rows=rows)
+
+    def __str__(self) -> str:
+        return f"by length from {self.source}"
+
+    @property
+    def kernels(self) -> list[str]:
+        """All kernels that ran at some length."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.kernels))
+
+    def only(self, kernels: Collection[str]) -> Self:
+        """Return the table without other kernels."""
+        kept = (
+            row._replace(kernels=tuple(name for name in row.kernels if name in kernels))
+            for row in self.rows
+        )
+        return replace(self, rows=tuple(row for row in kept if row.kernels))
+
+    def fastest(self, segments: Segments) -> str:
+        """Return the fastest kernel at the measured length that is nearest, by ratio.
+
+        A row of the same setting (one length or mixed, causal or not) is preferred to a nearer one.
+        """
+
+        def distance(row: Row) -> tuple[bool, bool, float]:
+            length = max(1, segments.longest)
+            return (
+                row.packed == bool(segments.same),
+                row.causal != segments.causal,
+                max(row.length / length, length / row.length),
+            )
+
+        return min(self.rows, key=distance).kernels[0]
+
+
+def _content(path: Path) -> Any:
+    again = f"python -m benchmarks.attention --json {path}"
+    try:
+        content = json.loads(path.read_text())
+        content["machine"]["gpu"]
+        rows = _rows(content)
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: there is no table; write it: {again}") from error
+    except (ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        raise ValueError(f"{path}: this is no table ({error!r}); write one: {again}") from error
+    if not rows:
+        raise ValueError(f"{path}: no kernel ran in it; write another: {again}")
+    if content.get("rehearsal"):
+        raise ValueError(f"{path}: figures of a rehearsal mean nothing; write one: {again}")
+    return content
+
+
+def _rows(content: Any) -> list[Row]:
+    causal = bool(content.get("causal", True))  # older files were all causal
+    rows = []
+    for setting, ending in _SETTINGS.items():
+        for at in content["settings"].get(setting, ()):
+            times = {
+                one["name"].removesuffix(ending): median(
+                    run["seconds"] / run["samples"] for run in one["runs"]
+                )
+                for one in at["results"]
+                if one["runs"] and one["name"].endswith(ending)
+            }
+            if times:
+                order = tuple(sorted(times, key=lambda name: times[name]))
+                rows.append(Row(bool(ending), causal, at["length"], order))
+    return rows
+
+
 def choose_by(
     table: Table, device: torch.device, dtype: torch.dtype, dropout: bool = False
 ) -> Table:
@@ -93,10 +210,10 @@ def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
     if isinstance(kernel, Table):
         kernel = kernel.fastest(segments)
     segments = segments._replace(kernel=kernel)
-    if kernel == "plain":
-        return segments._replace(mask=_plain_mask(segments, total))
-    if kernel == "sdpa" and not segments.same:
+    if kernel in ("plain", "sdpa") and not segments.same:
         return segments._replace(mask=segments.visible(total))
+    if kernel == "plain" and segments.causal:  # one mask for all rows
+        return segments._replace(mask=segments.visible(segments.same))
     if kernel == "flex":
         allow_variants()
         return segments._replace(mask=_block_mask(segments, total))
@@ -105,37 +222,23 @@ def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
     return segments
 
 
-def _plain_mask(segments: Segments, total: int) -> Tensor | None:
-    if not segments.same:
-        return segments.visible(total)
-    if not segments.causal:
-        return None
-    shape, device = (segments.same, segments.same), segments.bounds.device
-    return torch.ones(shape, dtype=torch.bool, device=device).tril()
-
-
 def _block_mask(segments: Segments, total: int) -> object:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    device = segments.bounds.device
+    causal, device = segments.causal, segments.bounds.device
+    if segments.same and not causal:
+        return None
+    owners = None if segments.same else segments.owners(total)
 
-    def before(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return query >= key
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        before = query >= key
+        if owners is None:
+            return before
+        together = owners[query] == owners[key]
+        return together & before if causal else together
 
-    if segments.same:
-        if not segments.causal:
-            return None
-        return create_block_mask(before, None, None, segments.same, segments.same, device=device)
-    owners = segments.owners(total)
-
-    def within(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return owners[query] == owners[key]
-
-    def within_before(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (owners[query] == owners[key]) & (query >= key)
-
-    rule = within_before if segments.causal else within
-    return create_block_mask(rule, None, None, total, total, device=device)
+    length = segments.same or total
+    return create_block_mask(visible, None, None, length, length, device=device)
 
 
 def _xformers_mask(segments: Segments) -> object:

@@ -8,24 +8,56 @@ by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from math import gcd
+from typing import Any, NamedTuple, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.nn.functional import all_to_all_single
 from torch.nn import functional
 
-from examples.vlm.model.attention.exchange import over_heads
-from examples.vlm.model.attention.segments import Segments
-
 HALF = (torch.bfloat16, torch.float16)
-
-Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
 _VARIANTS = 64  # of `flex_attention` that are compiled at most, see `allow_variants`
 # Major and minor version; a constant, because compiled code cannot parse it.
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
+
+
+class Segments(NamedTuple):
+    """Concatenated sequences in `[T, ...]`: all that attention needs to keep them apart.
+
+    A padded batch of B rows is B segments of one length, so one model serves both forms.
+    """
+
+    bounds: Tensor  # int32 [S + 1], from 0 to T; segments may be empty
+    longest: int  # length of the longest, or more; on the host: nothing waits for the device
+    same: int  # length of all of them, or 0 if they differ
+    causal: bool  # a token sees only those of its sequence up to itself
+    mask: Any = None  # made by `attention.prepare`, once for all layers, as is `kernel`
+    kernel: str = ""
+    group: dist.ProcessGroup | None = None  # ranks that share the tokens, in order; None: all here
+
+    @classmethod
+    def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Self:
+        bounds = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
+        return cls(bounds, length, length, causal)
+
+    def owners(self, total: int) -> Tensor:
+        """Return the sequence of each of `total` tokens: int64 [total]."""
+        tokens = torch.arange(total, device=self.bounds.device, dtype=self.bounds.dtype)
+        return torch.searchsorted(self.bounds, tokens, right=True) - 1
+
+    def visible(self, total: int) -> Tensor:
+        """Return which tokens (columns) each token (rows) sees: bool [total, total]."""
+        owners = self.owners(total)
+        same = owners[:, None] == owners
+        return same.tril() if self.causal else same
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
@@ -84,9 +116,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) ->
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
     grouped = q.shape[1] != k.shape[1]
     q, k, v = (_rows(x, segments) for x in (q, k, v))
-    out: Tensor = compiled_flex(q.device.type)(
-        q, k, v, block_mask=segments.mask, enable_gqa=grouped
-    )
+    compiled = compiled_flex(q.device.type)
+    out: Tensor = compiled(q, k, v, block_mask=segments.mask, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(0, 1)
 
 
@@ -130,13 +161,7 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float
 
 
 KERNELS: dict[str, Kernel] = {
-    "plain": plain,
-    "sdpa": sdpa,
-    "split": split,
-    "flex": flex,
-    "varlen": varlen,
-    "flash": flash,
-    "xformers": xformers,
+    kernel.__name__: kernel for kernel in (plain, sdpa, split, flex, varlen, flash, xformers)
 }
 
 
@@ -176,17 +201,41 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
 ) -> Tensor:
-    """Attention of every token to those of its segment: `[T, heads, D]`.
+    """Attention of every token to those of its segment, by one of `KERNELS`: `[T, heads, D]`.
 
-    Args:
-        q: `[T, heads, D]`.
-        k, v: `[T, kv_heads, D]`; `kv_heads` divides `heads`.
-        segments: that `prepare` made for this kernel. With a `group`, queries, keys and values
-            are of this rank's tokens alone.
-        kernel: one of `KERNELS`.
-        dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
+    `prepare` made the segments for this kernel. With a `group`, queries, keys and values are of
+    this rank's tokens alone. `dropout` is not 0 only for kernels of `WITH_DROPOUT`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:
         return compute(q, k, v, segments, dropout)
-    return over_heads(lambda q, k, v: compute(q, k, v, segments, dropout), q, k, v, segments.group)
+    return _over_heads(compute, q, k, v, segments, dropout)
+
+
+def _over_heads(
+    compute: Kernel, q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float
+) -> Tensor:
+    """Attention of rows whose tokens lie on several ranks, by an exchange of tokens for heads.
+
+    Attention sees whole samples. Before it, a rank gives away the heads of others and gets all
+    tokens for its own; after it the reverse (Ulysses, arXiv 2309.14509). So every kernel works, and
+    the bounds of samples hold. The ranks divide `heads`; heads of keys are repeated if need be.
+    """
+    ranks = dist.get_world_size(segments.group)
+
+    def exchange(x: Tensor) -> Tensor:
+        """Send `x[i]` to rank i, and return what every rank sent here, in the order of ranks."""
+        room = torch.empty_like(x, memory_format=torch.contiguous_format)
+        # Its gradients go the same way back.
+        exchanged: Tensor = all_to_all_single(  # type: ignore[no-untyped-call]
+            room, x.contiguous(), group=segments.group
+        )
+        return exchanged
+
+    k, v = (_repeated(x, ranks // gcd(x.shape[1], ranks)) for x in (k, v))
+    # One message for all three: of every part, the heads of one rank after those of another.
+    parts = [x.reshape(len(x), ranks, -1, x.shape[2]) for x in (q, k, v)]
+    got = exchange(torch.cat(parts, dim=2).transpose(0, 1)).flatten(0, 1)
+    q, k, v = torch.split(got, [part.shape[2] for part in parts], dim=1)
+    out = compute(q, k, v, segments, dropout)
+    return exchange(out.view(ranks, -1, *out.shape[1:])).transpose(0, 1).flatten(1, 2)

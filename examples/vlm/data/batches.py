@@ -1,15 +1,67 @@
-"""Batches whose gradients are added up for one step of the optimizer."""
+"""Batches: their way to the device, and those of one step of the optimizer."""
 
 import math
 from collections.abc import Callable, Generator, Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
+IGNORE = -100  # a label that counts nothing in the loss
 LABELS = "num_items_in_batch"  # key of a batch's labels over all ranks, known from the plan
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a small tensor of the host to a device, without waiting for it.
+
+    From memory that is not page-locked, the host would wait for all that the device has to do.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def bring(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a batch with its tensors on a device, if the loader has not brought them there."""
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+def lengths_of(batch: Batch, samples: int) -> Tensor:
+    """Return the tokens of each sample without padding, on the batch's device."""
+    if "attention_mask" in batch:
+        return torch.as_tensor(batch["attention_mask"]).sum(1)
+    # Segments of padding, and empty ones, may follow the samples.
+    return torch.as_tensor(batch["cu_seq_lens_q"])[: samples + 1].diff()
+
+
+def join_texts(ids: list[Tensor], labels: list[Tensor], *, packed: bool, pad_id: int = 0) -> Batch:
+    """Return the texts of a batch as a loader makes it: in one row, or in rows of one length."""
+    if not packed:
+        return {
+            "input_ids": pad_sequence(ids, True, pad_id),
+            "labels": pad_sequence(labels, True, IGNORE),
+            "attention_mask": pad_sequence([torch.ones_like(each) for each in ids], True),
+        }
+    device, lengths = ids[0].device, [len(each) for each in ids]
+    bounds = send(torch.tensor([0, *accumulate(lengths)], dtype=torch.int32), device)
+    return {
+        "input_ids": torch.cat(ids)[None],
+        "labels": torch.cat(labels)[None],
+        "position_ids": torch.cat([torch.arange(each, device=device) for each in lengths])[None],
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+    }
 
 
 def groups_of(
@@ -57,12 +109,11 @@ def samples_of_step(
     """
     if samples:
         return float(samples)
-    batches = found = learnt = 0
-    for step in islice(plan, 1000):
-        batches += 1
-        found += len(step.units.samples)
-        learnt += step.labels or 0
-    return found / learnt * labels if labels else found / batches * count
+    steps = list(islice(plan, 1000))
+    found = sum(len(step.units.samples) for step in steps)
+    if labels:
+        return found / sum(step.labels or 0 for step in steps) * labels
+    return found / len(steps) * count
 
 
 def accumulation_for(exchange_share: float, target: float) -> int:

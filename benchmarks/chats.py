@@ -1,7 +1,5 @@
 """Captions mixed with conversations, over photographs: what vision-language models train on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from pydoc_data.topics import topics

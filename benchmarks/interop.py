@@ -5,8 +5,6 @@ shards in a temporary folder, so that the shards' own folder stays as it is. Exi
 a reader gave other bytes or failed; one that is not installed is named and passed over.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The kernels alone, on threads and without a pipeline: the limit that loaders can reach."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -7,8 +7,6 @@ many small buckets; the truth is the step with exchange against the same step in
 rank is planted by sleep in its step, or before its batch; the truth is that sleep.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import statistics

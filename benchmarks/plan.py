@@ -9,8 +9,6 @@ Fill is the share of all packs' tokens that samples use. Imbalance is (max - mea
 ranks of a step, averaged over steps of one pack a rank.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess
@@ -89,11 +87,16 @@ def _fill_row(name: str, lengths: Int64, capacity: int, images: Int64) -> Row:
     images = images[lengths <= capacity]
     lengths = lengths[lengths <= capacity]
     total = int(lengths.sum())
+
+    def best_fit(size: int) -> int:
+        parts = _parts(lengths, size)
+        return sum(len(best_fit_decreasing(part, capacity)) for part in parts)
+
     packs = {
         "next-fit": next_fit(lengths, capacity),
-        "BFD/1,024": sum(best_fit_decreasing(part, capacity) for part in _parts(lengths, 1024)),
-        "BFD/block": sum(best_fit_decreasing(part, capacity) for part in _parts(lengths, BLOCK)),
-        "BFD, global": best_fit_decreasing(lengths, capacity),
+        "BFD/1,024": best_fit(1024),
+        "BFD/block": best_fit(BLOCK),
+        "BFD, global": best_fit(len(lengths)),
         "datapipe": len(pack_lengths(lengths, capacity, images=images, seed=None)[1]) - 1,
     }
     least = sum(-(-int(part.sum()) // capacity) for part in _parts(lengths, BLOCK))
@@ -232,23 +235,24 @@ def next_fit(lengths: Int64, capacity: int) -> int:
     return packs
 
 
-def best_fit_decreasing(lengths: Int64, capacity: int) -> int:
-    """Packs if the longest go first, each into the fullest pack that has room."""
-    waiting = [0] * (capacity + 1)  # packs by the room they have
+def best_fit_decreasing(lengths: Int64, capacity: int) -> list[list[int]]:
+    """Return packs of samples: the longest go first, each into the fullest pack with room."""
+    waiting: list[list[list[int]]] = [[] for _ in range(capacity + 1)]  # packs by their room
     rooms = 0  # bit r: some pack has room r
-    packs = 0
-    for length in np.sort(lengths)[::-1].tolist():
+    packs: list[list[int]] = []
+    for sample in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[sample])
         if fitting := rooms >> length:
             room = (fitting & -fitting).bit_length() - 1 + length
-            waiting[room] -= 1
+            pack = waiting[room].pop()
             if not waiting[room]:
                 rooms ^= 1 << room
         else:
-            packs += 1
-            room = capacity
-        left = room - length
-        waiting[left] += 1
-        rooms |= 1 << left
+            room, pack = capacity, []
+            packs.append(pack)
+        pack.append(sample)
+        waiting[room - length].append(pack)
+        rooms |= 1 << (room - length)
     return packs
 
 

@@ -7,8 +7,6 @@ only the loader's work differs: index, plan, order. Start-up is the time from `i
 batch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable
@@ -70,18 +68,13 @@ def main() -> None:
 
 def per_core(name: str, task: Task, start: Callable[[Peer, Task], Contestant]) -> Contestant:
     """Return the loader on some cores, whose seconds count for each of them."""
-    inner = start(Peer(name=name, module="ours", ours=True), task)
+    inner = start(Peer(name, "ours"), task)
 
-    def make() -> Callable[[], Run]:
-        run = inner.make()
+    def scaled(run: Callable[[], Run]) -> Run:
+        done = run()
+        return dataclasses.replace(done, seconds=done.seconds * task.workers)
 
-        def scaled() -> Run:
-            done = run()
-            return dataclasses.replace(done, seconds=done.seconds * task.workers)
-
-        return scaled
-
-    return Contestant(name=name, make=make)
+    return Contestant(name, lambda: partial(scaled, inner.make()))
 
 
 def repeated(photos: Photos, times: int) -> Path:

@@ -7,8 +7,6 @@ its processes is part of datapipe's time. `memory` takes frames of a video of on
 one of ten, each in a process of its own. The videos are made by the command `ffmpeg`.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import math

@@ -15,8 +15,6 @@ are written after each length; `examples.vlm.train --attention-table` reads them
 all of it in seconds, to check that it runs: its figures mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -172,8 +170,7 @@ def race(
     contestants = []
     for name, (kernel, batch) in entries.items():
         keep = partial(measured.costs.__setitem__, name)
-        make = partial(contestant, kernel, layer, batch, keep)
-        contestants.append(Contestant(name=name, make=make))
+        contestants.append(Contestant(name, partial(contestant, kernel, layer, batch, keep)))
     measured.results = compete(contestants, rounds)
     return measured
 
@@ -189,13 +186,8 @@ def aims(rows: Iterable[Measured]) -> list[Bar]:
         peaks = [at.costs[one.name].peak for one in others]
         smaller = at.costs["plain"].peak / min(peaks) if peaks else None
     return [
-        Bar(name=f"fastest kernel at {AIM:,}, x plain", value=faster, wanted=FASTER, most=False),
-        Bar(
-            name=f"memory of plain at {AIM:,} / of the smallest",
-            value=smaller,
-            wanted=SMALLER,
-            most=False,
-        ),
+        Bar(f"fastest kernel at {AIM:,}, x plain", faster, FASTER, most=False),
+        Bar(f"memory of plain at {AIM:,} / of the smallest", smaller, SMALLER, most=False),
     ]
 
 

@@ -1,7 +1,5 @@
 """One attention layer, forward and backward: its inputs, its time and the memory that it takes."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

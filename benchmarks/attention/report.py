@@ -1,7 +1,5 @@
 """Measures of kernels of attention, and their curves."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

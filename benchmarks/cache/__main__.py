@@ -9,10 +9,6 @@
 first round; the limit copies as many uint8 images in a random order into reused memory.
 """
 
-from __future__ import annotations
-
-import argparse
-
 from benchmarks.cache.days import days
 from benchmarks.cache.hits import hits
 from benchmarks.cache.source import source
@@ -24,18 +20,16 @@ from benchmarks.peers.process import Peer, race_peers
 EPOCHS = 24  # of a round: one takes a fraction of a second
 
 CACHED = Peer(
-    name="datapipe, cached",
-    module="ours",
-    options={"cached": "4GB", "epochs": EPOCHS},
-    note="threads; decoded images in memory",
-    ours=True,
+    "datapipe, cached",
+    "ours",
+    "threads; decoded images in memory",
+    {"cached": "4GB", "epochs": EPOCHS},
 )
 GATHER = Peer(
-    name="limit: gather",
-    module="limits",
-    options={"which": "gather"},
-    note="threads; torch.index_select of uint8 into reused memory",
-    ours=True,
+    "limit: gather",
+    "limits",
+    "threads; torch.index_select of uint8 into reused memory",
+    {"which": "gather"},
 )
 PEERS = (CACHED, OURS, *FFCV, GATHER)
 
@@ -45,13 +39,9 @@ def main() -> None:
     parser.add_argument("what", choices=("second", "hits", "source", "days"))
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
     options = parse(parser, samples=1024, rounds=5)
-    if options.what == "second":
-        second(options)
-    else:
+    if options.what != "second":
         {"hits": hits, "source": source, "days": days}[options.what](options.json)
-
-
-def second(options: argparse.Namespace) -> None:
+        return
     photos = photographs(options.samples)
     task = task_of(photos, options)
     references = ("ffcv", "ffcv q90", "limit: gather")

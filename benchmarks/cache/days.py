@@ -1,7 +1,5 @@
 """A thousand epochs with a cache: whether memory, threads or open files grow."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Share of its reads that a cache serves, epoch after epoch, by the policies of loaders."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any

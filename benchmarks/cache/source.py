@@ -1,7 +1,5 @@
 """A source with latency and limited bandwidth: how much of it a loader and a pack use."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -5,21 +5,17 @@
 prints those of all results in a folder.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.common import command
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """A figure that was aimed for: `wanted` is the most that `value` may be, or the least."""
 
     name: str
@@ -61,7 +57,7 @@ def find_device(*, rehearse: bool) -> torch.device | None:
 
 def as_json(bars: Sequence[Bar], *, rehearsal: bool) -> dict[str, Any]:
     """Return the bars for a file of results; a rehearsal has none."""
-    return {"rehearsal": rehearsal, "aims": [] if rehearsal else [asdict(bar) for bar in bars]}
+    return {"rehearsal": rehearsal, "aims": [] if rehearsal else [bar._asdict() for bar in bars]}
 
 
 def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:

@@ -6,8 +6,6 @@ Each check says what it found, why there is nothing to check, or how it failed. 
 with an error if one failed. `pytest -m gpu` checks far more. `--rehearse` runs on the CPU.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback
@@ -26,7 +24,7 @@ from benchmarks.attention.measure import Layer, uniform
 from benchmarks.common import Absent, add_json, command, headline, machine, show, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import describe, find_device
-from benchmarks.gpu.decoders import SIDE, SPEC
+from benchmarks.gpu.decoders import SIDE, SPEC, torchvision_decoder
 from benchmarks.gpu.loading import DECODERS, Decoders, wait
 from datapipe import make_loader
 from datapipe.decode.transform import make_transform
@@ -93,7 +91,7 @@ def product(device: torch.device) -> str:
     factor = torch.arange(64.0).view(8, 8)
     there = factor.to(device)
     same((there @ there).cpu(), factor @ factor, 1e-3)
-    return str(torch.zeros((), device=device).device)
+    return str(there.device)
 
 
 def compiled_by_numba(module: str) -> str:
@@ -115,9 +113,7 @@ def by_kernels(images: list[bytes]) -> Tensor:
 
 
 def torchvision(device: torch.device) -> str:
-    from benchmarks.gpu.decoders import TorchvisionDecoder
-
-    (pixels,) = TorchvisionDecoder(device).decode([jpegs()])
+    (pixels,) = torchvision_decoder(device)([jpegs()])
     return differs(pixels, by_kernels(jpegs()))
 
 

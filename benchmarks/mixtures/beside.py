@@ -1,16 +1,17 @@
 """Ranks of a machine that read one mixture: memory, time to the first batch, resume."""
 
-from __future__ import annotations
-
+import argparse
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle, product
 from shutil import rmtree
 from typing import Any, NamedTuple
 
-from benchmarks.common import Row
-from benchmarks.mixtures.data import HOME, small, weights
-from benchmarks.mixtures.ranks import Failed, Memory, Rank, Ranks, total
+from benchmarks.common import Row, chosen
+from benchmarks.mixtures.data import HOME, small, weighted
+from benchmarks.mixtures.ranks import Ended, Failed, Rank, Ranks
 
 DATASETS = 20
 _FOLLOWING = 4  # batches that are compared after a resume
@@ -37,52 +38,23 @@ LOADERS = {
 }
 
 
-class Ran(NamedTuple):
-    """One run of all ranks: seconds of the slowest and memory of all by phase.
+def peers(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield what each loader that `--only` names takes of a machine.
 
-    `state` has the bytes of the largest state, `following` the names of the samples of some batches
-    after it, by rank.
+    All datasets have `--small` samples together; each is read `--links` times, as another one.
+    Memory is looked at after some `--batches` of each rank.
     """
-
-    seconds: dict[str, float]
-    memory: dict[str, Memory]
-    processes: int
-    state: int
-    following: list[list[list[str]]]
-
-
-def peers(
-    samples: int,
-    *,
-    links: list[int],
-    ranks: int,
-    workers: list[int],
-    batch: int,
-    batches: int,
-    only: list[str] | None = None,
-) -> Iterator[Row]:
-    """Yield what each loader takes of a machine.
-
-    All datasets have `samples` together; each is read `links` times, as another one. Memory is
-    looked at after some `batches` of each rank. `only` names the loaders that take part.
-    """
-    for link in links:
-        for count in workers:
-            for name, loader in LOADERS.items():
-                if only is not None and name not in only:
-                    continue
-                print(f"{name}: {DATASETS * link} datasets, {count} workers", file=sys.stderr)
-                row: Row = {
-                    "loader": name,
-                    "datasets": DATASETS * link,
-                    "samples": samples * link,
-                    "workers": count,
-                }
-                try:
-                    task = _task(samples, link, ranks, count, batch, batches)
-                    yield row | _measured(loader, task, resumed=link == links[0])
-                except Failed as reason:
-                    yield row | {"failed": str(reason)}
+    ways = product(options.links, options.workers, chosen(LOADERS, options.only))
+    for link, count, name in ways:
+        datasets = DATASETS * link
+        print(f"{name}: {datasets} datasets, {count} workers", file=sys.stderr)
+        row: Row = {"loader": name, "datasets": datasets}
+        row |= {"samples": options.small * link, "workers": count}
+        try:
+            task = _task(options, link, count)
+            yield row | _measured(LOADERS[name], task, resumed=link == options.links[0])
+        except Failed as reason:
+            yield row | {"failed": str(reason)}
 
 
 def growth(rows: list[Row]) -> Iterator[Row]:
@@ -105,20 +77,16 @@ def growth(rows: list[Row]) -> Iterator[Row]:
             yield line
 
 
-def _task(
-    samples: int, links: int, ranks: int, workers: int, batch: int, batches: int
-) -> dict[str, Any]:
-    folders = small(DATASETS, samples, links=links)
-    given = {
-        str(folder): int(weights(DATASETS)[at % DATASETS]) for at, folder in enumerate(folders)
-    }
+def _task(options: argparse.Namespace, links: int, workers: int) -> dict[str, Any]:
+    folders = small(DATASETS, options.small, links=links)
+    own = weighted(folders[:DATASETS]).values()
     return {
-        "weights": given,
+        "weights": dict(zip(map(str, folders), cycle(own), strict=False)),
         "home": str(folders[0].parent),
-        "world": ranks,
+        "world": options.ranks,
         "workers": workers,
-        "batch": batch,
-        "batches": batches,
+        "batch": options.batch,
+        "batches": options.batches,
         "following": _FOLLOWING,
         "states": str(_STATES),
     }
@@ -132,38 +100,42 @@ def _measured(loader: Loader, task: dict[str, Any], *, resumed: bool) -> Row:
     else:
         _run(loader, task | {"batches": 1})  # makes what is derived from the datasets
     ran = _run(loader, task)
-    imports, end = ran.memory["imports"], ran.memory["batches"]
-    grown = end.less(imports)
+    batches = ran["batches"]
+    end = batches.memory
+    grown = end.less(ran["imports"].memory)
     row: Row = {
-        "processes": ran.processes,
-        "open, s": round(ran.seconds["open"], 2),
-        "first batch, s": round(ran.seconds["open"] + ran.seconds["first batch"], 2),
+        "processes": sum(each.processes for each in batches.seen),
+        "open, s": round(ran["open"].seconds, 2),
+        "first batch, s": _to_first_batch(ran),
         "PSS, all": round(end.pss / 1e6, 1),
         "USS, all": round(end.uss / 1e6, 1),
         "PSS over imports": round(grown.pss / 1e6, 1),
         "PSS over imports, a rank": round(grown.pss / 1e6 / world, 1),
-        "state, bytes": ran.state,
+        "state, bytes": max(each["state"] for each in batches.facts),
     }
     if not resumed:
         return row
     more = "batch" if loader.batch_grows else "following"
     half = task | {"world": world // 2, more: 2 * task[more]}
-    for name, again in (("", task), (f", {world // 2} ranks", half)):
+    for name, later in (("", task), (f", {world // 2} ranks", half)):
         try:
-            back = _run(loader, again, resume=True)
+            back = _run(loader, later, resume=True)
         except Failed as reason:
             row[f"resumed{name}"] = f"refused: {reason}"[:90]
             continue
-        row[f"resumed{name}"] = same(ran.following, back.following)
-        row[f"first batch{name} resumed, s"] = round(
-            back.seconds["open"] + back.seconds["first batch"], 2
-        )
+        first, again = ([each["following"] for each in one["end"].facts] for one in (ran, back))
+        row[f"resumed{name}"] = same(first, again)
+        row[f"first batch{name} resumed, s"] = _to_first_batch(back)
     return row
 
 
-def _run(loader: Loader, task: dict[str, Any], **options: Any) -> Ran:
-    convert = options.get("convert", False)
-    world = 1 if convert else task["world"]
+def _to_first_batch(ran: dict[str, Ended]) -> float:
+    return round(ran["open"].seconds + ran["first batch"].seconds, 2)
+
+
+def _run(loader: Loader, task: dict[str, Any], **options: Any) -> dict[str, Ended]:
+    """Run all ranks, or one that converts; return the phases by name."""
+    world = 1 if "convert" in options else task["world"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -177,19 +149,8 @@ def _run(loader: Loader, task: dict[str, Any], **options: Any) -> Ran:
         given, variables = {**task, "rank": rank, **options}, environment | own
         name, module = f"{loader.module}-{rank}", loader.module
         started.append(Rank(name, module, given, ours=loader.ours, environment=variables))
-    seconds, memory, processes, state = {}, {}, 0, 0
-    following: list[list[list[str]]] = []
     with Ranks(started) as group:
-        for phase, facts in group.phases():
-            seconds[phase] = max(each["seconds"] for each in facts)
-            seen = group.look()
-            memory[phase] = total(seen)
-            if phase == "batches":
-                processes = sum(each.processes for each in seen)
-                state = max(each["state"] for each in facts)
-            if phase == "end" and not convert:
-                following = [each["following"] for each in facts]
-    return Ran(seconds, memory, processes, state, following)
+        return group.follow()
 
 
 def same(first: list[list[list[str]]], again: list[list[list[str]]]) -> str:
@@ -211,11 +172,8 @@ def same(first: list[list[list[str]]], again: list[list[list[str]]]) -> str:
     )
     if before == after:
         return "the same samples"
-    left = list(before)
-    for name in after:
-        if name in left:
-            left.remove(name)
-    return f"{len(left)} of {len(before)} samples differ"
+    left = Counter(before) - Counter(after)
+    return f"{left.total()} of {len(before)} samples differ"
 
 
 def verdicts(rows: list[Row]) -> list[Row]:

@@ -4,13 +4,12 @@ A few distinct datasets are made, and linked into as many folders as are asked f
 a manifest of its own, so each folder counts as a different dataset.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import shutil
 import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +61,11 @@ def weights(count: int) -> Int64:
     return np.arange(count, dtype=np.int64) % SPREAD + 1
 
 
+def weighted(folders: Sequence[Path]) -> dict[str, int]:
+    """Return the weights of datasets by their folders."""
+    return dict(zip(map(str, folders), weights(len(folders)).tolist(), strict=True))
+
+
 def text_spec() -> TextSpec:
     """Return tokenizer and template of all datasets; make the tokenizer if it is missing."""
     path = HOME / "tokenizer.json"
@@ -109,16 +113,12 @@ def small(count: int, samples: int, *, links: int = 1) -> list[Path]:
     sizes = np.diff(np.round(np.cumsum([0, *weights(count)]) * samples / weights(count).sum()))
     folders = []
     for number, size in enumerate(sizes.astype(int).tolist()):
-        folders.append(
-            made_once(
-                home / f"dataset-{number:03d}", partial(_write_small, size=size, number=number)
-            )
-        )
+        write = partial(_write_small, size=size, number=number)
+        folders.append(made_once(home / f"dataset-{number:03d}", write))
     for link in range(1, links):
-        for number in range(count):
-            folder = home / f"link-{link}" / f"dataset-{number:03d}"
-            source = folders[number]
-            folders.append(made_once(folder, partial(_link_as_another, source, number=link)))
+        for source in folders[:count]:
+            write = partial(_link_as_another, source, number=link)
+            folders.append(made_once(home / f"link-{link}" / source.name, write))
     return folders
 
 
@@ -133,11 +133,6 @@ def parts(photos: Photos, count: int) -> list[Path]:
         pack_dataset(raw, out, format="folder")
         folders.append(out)
     return folders
-
-
-def remove() -> None:
-    """Remove all that this module has made, but for parts of photographs."""
-    shutil.rmtree(HOME, ignore_errors=True)
 
 
 def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int) -> None:

@@ -8,11 +8,10 @@ take of the machine. USS are the pages that no other process has.
 from __future__ import annotations
 
 import json
-import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -26,15 +25,11 @@ _PATIENCE = 600.0  # seconds for a phase
 
 
 class Memory(NamedTuple):
-    """Bytes of memory; those of some processes can be added."""
+    """Bytes of memory."""
 
     rss: int = 0
     pss: int = 0
     uss: int = 0
-
-    def __add__(self, other: object) -> Memory:
-        assert isinstance(other, Memory)
-        return Memory(*(a + b for a, b in zip(self, other, strict=True)))
 
     def most(self, other: Memory) -> Memory:
         return Memory(*map(max, self, other))
@@ -49,6 +44,27 @@ class Seen(NamedTuple):
     memory: Memory
     files: int
     processes: int
+
+
+class Ended(NamedTuple):
+    """A phase that all ranks have ended: what each told, and what each had at its end.
+
+    `from_disk` are the bytes that all of them had the disk read in the phase.
+    """
+
+    facts: list[dict[str, Any]]
+    seen: list[Seen]
+    from_disk: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the slowest rank."""
+        return max(each["seconds"] for each in self.facts)
+
+    @property
+    def memory(self) -> Memory:
+        """Of all ranks together."""
+        return total(each.memory for each in self.seen)
 
 
 class Failed(Exception):
@@ -96,15 +112,15 @@ class Rank:
         self._write("")
 
     def look(self) -> Seen:
-        pids = [self._process.pid]
-        with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(pids[0]).children(recursive=True)
-            pids += [child.pid for child in children]
-        memory = Memory()
-        for pid in pids:
-            with suppress(OSError):  # it has ended
-                memory += memory_of(pid)
-        return Seen(memory, open_files(pids[0]), len(pids))
+        found, files = [], 0
+        with suppress(psutil.Error):
+            own = psutil.Process(self._process.pid)
+            files = own.num_fds()  # maps of files need none
+            for each in (own, *own.children(recursive=True)):
+                with suppress(psutil.Error):  # it has ended
+                    memory = each.memory_full_info()
+                    found.append(Memory(memory.rss, memory.pss, memory.uss))
+        return Seen(total(found), files, len(found))
 
     def peak_rss(self) -> int:
         """Return the most bytes that the rank's own process had; pages of mapped files count."""
@@ -113,8 +129,7 @@ class Rank:
 
     def bytes_from_disk(self) -> int:
         """Return the bytes that the rank's own process had the disk read so far."""
-        counters = Path(f"/proc/{self._process.pid}/io").read_text()
-        return int(counters.partition("\nread_bytes:")[2].split()[0])
+        return int(psutil.Process(self._process.pid).io_counters().read_bytes)
 
     def close(self) -> None:
         """End the process and its workers."""
@@ -168,12 +183,20 @@ class Ranks:
                 facts[number] = self._ranks[number].read()
         return [facts[number] for number in range(len(self._ranks))]
 
+    def follow(self, until: str = "end") -> dict[str, Ended]:
+        """Look at the ranks whenever all have ended a phase, up to the end of one."""
+        ended: dict[str, Ended] = {}
+        before = 0
+        for phase, facts in self.phases():
+            now = sum(rank.bytes_from_disk() for rank in self._ranks)
+            ended[phase] = Ended(facts, self.look(), now - before)
+            before = now
+            if phase == until:
+                break
+        return ended
+
     def look(self) -> list[Seen]:
         return [rank.look() for rank in self._ranks]
-
-    def bytes_from_disk(self) -> int:
-        """Return the bytes that all ranks had the disk read so far."""
-        return sum(rank.bytes_from_disk() for rank in self._ranks)
 
     def peak_rss(self) -> int:
         """Return the peak of the rank that had the most."""
@@ -186,8 +209,7 @@ class Ranks:
 
         def watch() -> None:
             while not stop.wait(every):
-                with suppress(OSError):
-                    peak.add(self.look())
+                peak.add(self.look())
 
         thread = threading.Thread(target=watch, name="look")
         thread.start()
@@ -209,34 +231,14 @@ class Peak:
 
     def add(self, seen: Sequence[Seen]) -> None:
         with self._lock:
-            self.total = self.total.most(total(seen))
+            self.total = self.total.most(total(rank.memory for rank in seen))
             for rank in seen:
                 self.rank = self.rank.most(rank.memory)
                 self.files = max(self.files, rank.files)
 
 
-def total(seen: Sequence[Seen]) -> Memory:
-    memory = Memory()
-    for rank in seen:
-        memory += rank.memory
-    return memory
-
-
-def memory_of(pid: int | str) -> Memory:
-    """Return the memory of a process: of "self", or by its number."""
-    found: dict[str, int] = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, _, value = line.partition(":")
-        found[name] = 1024 * int(value.split()[0])
-    return Memory(found["Rss"], found["Pss"], found["Private_Clean"] + found["Private_Dirty"])
-
-
-def open_files(pid: int | str) -> int:
-    """Return the number of descriptors that a process has open; maps of files need none."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0
+def total(memories: Iterable[Memory]) -> Memory:
+    return Memory(*map(sum, zip(Memory(), *memories, strict=True)))
 
 
 def megabytes(number: float) -> int:

@@ -1,9 +1,6 @@
 """DALI on the CPU: its reader, decoder and resize, from loose files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from nvidia.dali import fn, types
@@ -33,8 +30,7 @@ def make(task: Task, *, antialias: bool) -> Callable[[], Run]:
     )
     # Two batches of an epoch are made when the one before it ends; they and the one that is then
     # under way are not counted.
-    skip = task.workers + 1
-    return partial(task.time, loader, lambda batch: len(batch[0]["pixels"]), skip=skip)
+    return task.epochs(loader, lambda batch: len(batch[0]["pixels"]), skip=task.workers + 1)
 
 
 def graph(task: Task, antialias: bool) -> tuple[Any, Any]:

@@ -1,7 +1,5 @@
 """Upper bound of all loaders: the kernels without files, order, batches or anything else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """LitData's StreamingDataLoader with Pillow, from its own chunks of the same JPEG bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ def make(task: Task) -> Callable[[], Run]:
     loader = litdata.StreamingDataLoader(
         dataset, batch_size=BATCH, num_workers=task.workers, persistent_workers=True
     )
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return task.epochs(loader)
 
 
 def write(task: Task, folder: Path) -> None:

@@ -5,8 +5,6 @@ Phases: "imports", "open", "first batch", "batches", "end". A fresh rank saves i
 those again. Imported by every peer's process, so it needs no more than the standard library.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Sequence

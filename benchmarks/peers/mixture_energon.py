@@ -1,7 +1,5 @@
 """Megatron-Energon, from the same shards and index files beside them: a blend, processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

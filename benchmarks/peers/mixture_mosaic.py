@@ -1,7 +1,5 @@
 """MosaicML Streaming, from its own shards of the same samples: streams, processes."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """datapipe, from its shards: threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.peers.mixture import SIDE, Mixture

@@ -1,7 +1,5 @@
 """MosaicML Streaming with Pillow, from its own shards of the same JPEG bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +22,7 @@ def make(task: Task) -> Callable[[], Run]:
     dataset = Photos(task, task.form("mosaic", partial(write, task)))
     workers = {"num_workers": task.workers, "persistent_workers": True}
     loader = StreamingDataLoader(dataset, batch_size=BATCH, drop_last=True, **workers)
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return task.epochs(loader)
 
 
 class Photos(StreamingDataset):  # type: ignore[misc]

@@ -1,9 +1,6 @@
 """datapipe, from its shards or arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from benchmarks.common import Run
@@ -41,7 +38,7 @@ def make(
         epochs=epochs,
         cache=CacheSpec(memory=cached) if cached else None,
     )
-    return partial(task.time, loader, lambda batch: len(batch["pixel_values"]), skip=task.workers)
+    return task.epochs(loader, lambda batch: len(batch["pixel_values"]))
 
 
 def arrays_of(task: Task, part: str | None = None) -> Path:
@@ -57,12 +54,6 @@ def image_spec(task: Task) -> ImageSpec:
     normalize = "imagenet" if task.normalized else None
     if not task.mixed:
         return ImageSpec(size=SIDE, normalize=normalize)
-    return ImageSpec(
-        resize="dynamic",
-        patch=MULTIPLE // 2,
-        merge=2,
-        min_pixels=MIN_PIXELS,
-        max_pixels=MAX_PIXELS,
-        normalize=normalize,
-        scaled_decode=True,  # as Pillow's draft mode
-    )
+    rule = {"patch": MULTIPLE // 2, "merge": 2, "min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
+    # Decoded at a scale as in Pillow's draft mode.
+    return ImageSpec(resize="dynamic", normalize=normalize, scaled_decode=True, **rule)

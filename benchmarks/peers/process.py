@@ -1,7 +1,5 @@
 """Contestants as processes: each in its own environment, only one of them running at a time."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -10,22 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.common import Absent, Contestant, Run, machine, race
 from benchmarks.peers.work import Task
 
 ENVIRONMENT = Path("build/peers/env/bin/python")
 _LOGS = Path("build/bench/logs")
+_OURS = ("ours", "limits")  # modules that run in this environment
 _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have to be written first
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
+class Peer(NamedTuple):
     """Contestant of a race.
 
     Attributes:
@@ -33,22 +31,24 @@ class Peer:
         module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
         note: what a reader must know to judge the figure.
         options: of `make`.
-        ours: runs in this environment, not in that of the peers.
     """
 
     name: str
     module: str
     note: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    ours: bool = False
+    options: Mapping[str, Any] = {}
+
+    @property
+    def log(self) -> Path:
+        return _LOGS / f"{self.name.replace(' ', '-').replace(':', '')}.log"
 
 
 def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str]) -> Contestant:
     """Return a peer whose process `stack` ends; `versions` gains those of its packages."""
 
     def make() -> Callable[[], Run]:
-        own = peer.ours or not ENVIRONMENT.exists()
-        process = start("serve", ours=own, log=_log(peer))
+        own = peer.module in _OURS or not ENVIRONMENT.exists()
+        process = start("serve", ours=own, log=peer.log)
         stack.callback(end, process)
         order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
         cores = sorted(os.sched_getaffinity(0))[: task.workers]
@@ -59,7 +59,7 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
         versions.update(reply["ready"])
         return lambda: Run(**_ask(process, peer, {}))
 
-    return Contestant(name=peer.name, make=make, note=peer.note)
+    return Contestant(peer.name, make, peer.note)
 
 
 def race_peers(
@@ -115,12 +115,12 @@ def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], _PATIENCE)[0]:
-            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}")
+            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {peer.log}")
         line = process.stdout.readline()
     except BrokenPipeError:
         line = ""
     if not line:
-        raise Absent(f"failed: {last_words(_log(peer))}")
+        raise Absent(f"failed: {last_words(peer.log)}")
     _signal(process, signal.SIGSTOP)
     reply: dict[str, Any] = json.loads(line)
     return reply
@@ -150,7 +150,3 @@ def _signal(process: subprocess.Popen[str], number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _log(peer: Peer) -> Path:
-    return _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"

@@ -7,8 +7,6 @@ module's `run`. `run` is also given `say`, which prints the name of a phase that
 seconds and other facts, and waits for a line. So all ranks can be looked at at the same point.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -6,8 +6,6 @@ The first line is a JSON object: `cores`, `module`, `options` and `task`. The an
 with a reason, or `ready` with versions. Each further line is answered with a `Run`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

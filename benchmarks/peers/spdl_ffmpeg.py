@@ -1,11 +1,8 @@
 """SPDL: threads that decode and resize whole batches with FFmpeg, from loose files."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import spdl.io
@@ -21,8 +18,7 @@ Batch = tuple[Tensor, list[str], list[str]]
 
 
 def make(task: Task) -> Callable[[], Run]:
-    loader = Epochs(task)
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return task.epochs(Epochs(task))
 
 
 class Epochs:

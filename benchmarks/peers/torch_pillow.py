@@ -1,9 +1,6 @@
 """torch's DataLoader with Pillow, from loose files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +22,7 @@ def make(task: Task) -> Callable[[], Run]:
         drop_last=True,
         collate_fn=padded if task.mixed else None,
     )
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return task.epochs(loader)
 
 
 class LooseFiles(Dataset[tuple[Tensor, str, str]]):

@@ -1,9 +1,6 @@
 """webdataset's WebLoader with Pillow, from the shards that datapipe reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import webdataset
@@ -28,4 +25,4 @@ def make(task: Task) -> Callable[[], Run]:
     loader = webdataset.WebLoader(
         dataset, batch_size=None, num_workers=task.workers, persistent_workers=True
     )
-    return partial(task.time, loader, lambda batch: len(batch[0]), skip=task.workers)
+    return task.epochs(loader)

@@ -20,8 +20,6 @@ equal samples is the ratio of their tokens/s.
 rank to the last of all ranks.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,15 +4,12 @@ Pack k belongs to rank `k % ranks` of step `k // ranks`. Samples are those of `b
 short captions mixed with long documents, with 0 to 8 images.
 """
 
-from __future__ import annotations
-
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.plan import vlm_lengths
+from benchmarks.plan import best_fit_decreasing, vlm_lengths
 from datapipe.array_types import Float64, Int64
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
 from datapipe.plan.groups import lay_out
@@ -95,10 +92,8 @@ class _Blocks:
             return self.plan.lay_out(units, block, before)
         seconds = (1e9 * self.cost.of(units)).astype(np.int64)
         group = self.plan.options.group
-        order = lay_out(
-            seconds, np.zeros_like(seconds), group=group, phase=before % group, key=block
-        )
-        return units.take(order)
+        none = np.zeros_like(seconds)
+        return units.take(lay_out(seconds, none, group=group, phase=before % group, key=block))
 
 
 def round_robin(sizes: Sizes, capacity: int, ranks: int) -> Units:
@@ -116,27 +111,10 @@ def _packs_of(sizes: Sizes, capacity: int, rank: int, ranks: int) -> list[Int64]
     packs = []
     for start in range(0, len(numbers), BUFFER):
         buffer = numbers[start : start + BUFFER]
-        found = best_fit(sizes.tokens[buffer], capacity)
+        found = best_fit_decreasing(sizes.tokens[buffer], capacity)
         # In random order, since the packs of long samples come first.
         packs += [buffer[found[pack]] for pack in random.permutation(len(found))]
     return packs
-
-
-def best_fit(lengths: Int64, capacity: int) -> list[Int64]:
-    """Pack the longest sample first, each into the fullest pack that has room."""
-    packs: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # room and number of each pack, in order
-    for sample in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[sample])
-        at = bisect_left(rooms, (length, -1))
-        if at == len(rooms):
-            room, pack = capacity, len(packs)
-            packs.append([])
-        else:
-            room, pack = rooms.pop(at)
-        packs[pack].append(sample)
-        insort(rooms, (room - length, pack))
-    return [np.array(pack) for pack in packs]
 
 
 def steps_of(units: Units, ranks: int, start: int, stop: int) -> Units:
@@ -154,22 +132,17 @@ def simulate(cost: Cost, *, capacity: int, image_tokens: int) -> Iterator[dict[s
         # Three blocks of the plan, or two buffers a rank.
         sizes = draw(max(3 << 16, 2 * BUFFER * ranks), capacity, image_tokens)
         ways = {
-            "balanced": balanced(sizes, capacity, ranks),
             "round-robin": round_robin(sizes, capacity, ranks),
+            "datapipe": balanced(sizes, capacity, ranks),
             "limit": balanced(sizes, capacity, ranks, cost),
         }
-        rates, found = {}, {}
+        rates = {}
+        row: dict[str, object] = {"ranks": ranks, "steps": len(ways["datapipe"]) // ranks}
         for way, units in ways.items():
             costs = cost.of(units).reshape(-1, ranks)
             assert units.sizes is not None
             rates[way] = float(units.sizes.tokens.sum() / costs.max(1).sum())
-            found[way] = imbalance(costs)
-        yield {
-            "ranks": ranks,
-            "steps": len(ways["balanced"]) // ranks,
-            "slowest / mean, round-robin": round(found["round-robin"], 3),
-            "slowest / mean, datapipe": round(found["balanced"], 3),
-            "slowest / mean, limit": round(found["limit"], 3),
-            "datapipe / round-robin": round(rates["balanced"] / rates["round-robin"], 3),
-            "limit / round-robin": round(rates["limit"] / rates["round-robin"], 3),
-        }
+            row[f"slowest / mean, {way}"] = round(imbalance(costs), 3)
+        for way in ("datapipe", "limit"):
+            row[f"{way} / round-robin"] = round(rates[way] / rates["round-robin"], 3)
+        yield row

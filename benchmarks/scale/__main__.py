@@ -19,8 +19,6 @@ a folder of planned blocks. Lengths are in memory.
 `requests`: requests to storage at 200 samples/s of each rank, counted and not timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -35,7 +33,7 @@ from benchmarks.billion import SAMPLES
 from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
-from benchmarks.mixtures.opening import Opened, aim, opened
+from benchmarks.mixtures.opening import Opened, aim, opened, timings
 from benchmarks.mixtures.ranks import megabytes
 from benchmarks.ranks.plan import planning
 from benchmarks.scale.data import dataset, planned_from
@@ -70,23 +68,18 @@ def opening(options: argparse.Namespace) -> Iterator[Row]:
 
 def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
     last = runs[-1]
-    after = last.memory["first step"]
-    grown = after.less(last.memory["imports"])
-    opens = [run.seconds["open"] for run in runs]
-    steps = [run.seconds["first step"] for run in runs]
+    step = last.ended["first step"]
+    after, grown = step.memory, step.memory.less(last.ended["imports"].memory)
     return {
         "page cache": cache,
         "processes": ranks,
-        "open, s": str(Spread.of(opens)),
-        "first step, s": str(Spread.of(steps)),
-        "open, median": round(float(np.median(opens)), 2),
-        "first step, median": round(float(np.median(steps)), 2),
+        **timings(runs),
         "RSS of a rank, peak": megabytes(last.peak_rss),
         "USS a rank over imports": megabytes(grown.uss / ranks),
         "PSS a rank over imports": megabytes(grown.pss / ranks),
         "PSS a rank": megabytes(after.pss / ranks),
-        "from disk to open": megabytes(last.from_disk["open"]),
-        "from disk for the step": megabytes(last.from_disk["first step"]),
+        "from disk to open": megabytes(last.ended["open"].from_disk),
+        "from disk for the step": megabytes(step.from_disk),
     }
 
 
@@ -106,21 +99,16 @@ def columns(options: argparse.Namespace) -> Iterator[Row]:
         ("label_tokens", tokens.label_tokens, 1),
         ("sample_image", opened.columns.sample_image, 2),
     ):
-        walls: dict[str, list[float]] = {"cold": [], "warm": []}
-        cpu: dict[str, list[float]] = {"cold": [], "warm": []}
+        took: dict[str, list[float]] = {}
         for number in range(options.rounds):
             chosen = np.random.default_rng(number).integers(0, options.samples, BLOCK)
             drop_cache(files)
             for cache in ("cold", "warm"):
                 began, used = time.perf_counter(), time.process_time()
                 read_values(column, chosen, width)
-                walls[cache].append(time.perf_counter() - began)
-                cpu[cache].append(time.process_time() - used)
-        row: Row = {"column": name}
-        for cache in ("cold", "warm"):
-            row[f"{cache}, s"] = str(Spread.of(walls[cache]))
-            row[f"CPU {cache}, s"] = str(Spread.of(cpu[cache]))
-        yield row
+                took.setdefault(f"{cache}, s", []).append(time.perf_counter() - began)
+                took.setdefault(f"CPU {cache}, s", []).append(time.process_time() - used)
+        yield {"column": name, **{what: str(Spread.of(each)) for what, each in took.items()}}
 
 
 def planned(options: argparse.Namespace) -> Iterator[Row]:

@@ -5,8 +5,6 @@ written whole. Shards, their indexes and all other columns have their sizes and 
 files with holes, whose checksums are those of zeros.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -31,12 +31,13 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import Row, command, machine, parse, show, show_as, write_json
+from benchmarks.common import Row, chosen, command, machine, parse, show, show_as, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.tune.loaders import known
-from benchmarks.tune.textbook import WORKERS, textbook
+from benchmarks.tune.textbook import WORKERS, Choice, textbook
 from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
+from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
 from datapipe.tune.trial import Machine, Trial, TrialOptions, run_trial
@@ -44,7 +45,6 @@ from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 
 Settings = Sequence[tuple[int, int | None]]
-Choices = Sequence[tuple[str, int, int | None, float]]
 
 PARTS = ("synthetic", "busy", "torch", "datapipe")
 _SIDE, _BATCH = 336, 32
@@ -53,7 +53,7 @@ _DISTURBED = 0.1  # of the cores' time, that others take; such a run is repeated
 _TRIES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """Choice of one method, "tune_workers" or "textbook", for one loader.
 
@@ -71,40 +71,31 @@ class Answer:
     budget: float | None
 
     @classmethod
-    def pair(
+    def of(
         cls,
         loader: str,
-        choices: Choices,
+        choice: Choice,
         budget: float,
         *,
-        right: Sequence[int] | None = None,
+        right: bool | None = None,
         truth: Mapping[tuple[int, int | None], float] | None = None,
-    ) -> list[Answer]:
-        """Return the answers of both methods, judged by what is known of the truth."""
-        return [
-            cls(
-                loader=loader,
-                way=way,
-                workers=workers,
-                prefetch=ahead,
-                right=None if right is None else workers in right,
-                lost=None if truth is None else 1 - truth[workers, ahead] / max(truth.values()),
-                seconds=seconds,
-                budget=budget if way == "tune_workers" else None,
-            )
-            for way, workers, ahead, seconds in choices
-        ]
+    ) -> Answer:
+        """Return a choice, judged by the rates that are true for each setting."""
+        way, workers, ahead, seconds = choice
+        lost = None if truth is None else 1 - truth[workers, ahead] / max(truth.values())
+        given = budget if way == "tune_workers" else None
+        return cls(loader, way, workers, ahead, right, lost, seconds, given)
 
 
-def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> Choices:
-    """Tune a loader by both methods: way, workers, prefetch and seconds of each."""
+def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> list[Choice]:
+    """Tune a loader by both methods."""
     result = tune_workers(make, num_workers=workers, budget=budget)
     print(result.reason, file=sys.stderr, flush=True)
-    chosen, seconds = textbook(make)
-    return [
-        ("tune_workers", result.num_workers, result.prefetch_factor, result.seconds),
-        ("textbook", chosen, 2 if chosen else None, seconds),
-    ]
+    return [_chosen(result), textbook(make)]
+
+
+def _chosen(result: TuneResult) -> Choice:
+    return "tune_workers", result.num_workers, result.prefetch_factor, result.seconds
 
 
 def synthetic() -> dict[str, list[Answer]]:
@@ -112,41 +103,28 @@ def synthetic() -> dict[str, list[Answer]]:
     swept, compared = [], []
     few = ((0, None), *((workers, 2) for workers in WORKERS[1:]))
     for number, case in enumerate(hundred()):
-        swept.append(_answer("tune_workers", case, *_sweep(case, SETTINGS), SETTINGS))
+        swept.append(_judge(case, _sweep(case, SETTINGS), SETTINGS))
         clock = Clock()
-        workers, seconds = textbook(_Maker(case, clock), clock)
-        compared.append(_answer("tune_workers", case, *_sweep(case, few), few))
-        chosen = workers, 2 if workers else None
-        compared.append(_answer("textbook", case, *chosen, seconds, few))
+        compared.append(_judge(case, _sweep(case, few), few))
+        compared.append(_judge(case, textbook(_Maker(case, clock), clock), few))
         if (number + 1) % 20 == 0:
             print(f"{number + 1} of 100 sweeps", file=sys.stderr, flush=True)
     return {"a hundred sweeps": swept, "with the settings of the textbooks": compared}
 
 
-def _sweep(case: Case, settings: Settings) -> tuple[int, int | None, float]:
-    """Tune a case; return workers, prefetch and seconds."""
+def _sweep(case: Case, settings: Settings) -> Choice:
     clock = Clock()
     ahead = {ahead for _, ahead in settings if ahead is not None}
     tried = grid({workers for workers, _ in settings}, ahead)
     machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
-    result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine)
-    return result.num_workers, result.prefetch_factor, result.seconds
+    return _chosen(tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine))
 
 
-def _answer(
-    way: str, case: Case, workers: int, ahead: int | None, seconds: float, settings: Settings
-) -> Answer:
+def _judge(case: Case, choice: Choice, settings: Settings) -> Answer:
+    _, workers, ahead, _ = choice
     truth = {setting: true_rate(case.machine, *setting) for setting in settings}
-    return Answer(
-        loader=case.machine.name,
-        way=way,
-        workers=workers,
-        prefetch=ahead,
-        right=is_right(case, workers, ahead, settings=settings),
-        lost=1 - true_rate(case.machine, workers, ahead) / max(truth.values()),
-        seconds=seconds,
-        budget=case.budget if way == "tune_workers" else None,
-    )
+    right = is_right(case, workers, ahead, settings=settings)
+    return Answer.of(case.machine.name, choice, case.budget, right=right, truth=truth)
 
 
 class _Maker:
@@ -173,8 +151,9 @@ def busy(budget: float) -> list[Answer]:
     with _neighbour():
         for entry in known(len(os.sched_getaffinity(0))):
             print(entry.name, file=sys.stderr, flush=True)
-            choices = choose(entry.make, (0, 1, 2, 4, 8), budget)
-            answers += Answer.pair(entry.name, choices, budget, right=entry.right)
+            for choice in choose(entry.make, (0, 1, 2, 4, 8), budget):
+                right = choice[1] in entry.right
+                answers.append(Answer.of(entry.name, choice, budget, right=right))
     return answers
 
 
@@ -233,7 +212,7 @@ def real(name: str, samples: int, budget: float, rounds: int) -> list[Answer]:
 
     choices = choose(make, (0, 1, *WORKERS[1:]), budget)
     truth = _truth(make, {(workers, ahead) for _, workers, ahead, _ in choices}, rounds)
-    return Answer.pair(name, choices, budget, truth=truth)
+    return [Answer.of(name, choice, budget, truth=truth) for choice in choices]
 
 
 def _truth(
@@ -241,12 +220,12 @@ def _truth(
 ) -> dict[tuple[int, int | None], float]:
     """Rates of what was chosen and of its rivals, over the mean of each interleaved round."""
     pairs = sorted(chosen | {(workers, 2) for workers in (1, 2, 4, 8)})
-    settings = {pair: Setting(num_workers=pair[0], prefetch_factor=pair[1]) for pair in pairs}
     rates: dict[tuple[int, int | None], list[float]] = {pair: [] for pair in pairs}
     for number in range(rounds):
         turn = number % len(pairs)
         for pair in pairs[turn:] + pairs[:turn]:
-            trial = min(_undisturbed(make, settings[pair]), key=_others)
+            setting = Setting(num_workers=pair[0], prefetch_factor=pair[1])
+            trial = min(_undisturbed(make, setting), key=_others)
             rates[pair].append(trial.rate)
             said = f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others "
             said += f"take {_others(trial):.0%} of the cores"
@@ -280,9 +259,7 @@ def main() -> None:
     parser = command("tune", __doc__)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of a real sweep")
     options = parse(parser, samples=1024, rounds=3)
-    parts = options.only or PARTS
-    if unknown := set(parts) - set(PARTS):
-        sys.exit(f"--only {sorted(unknown)}: the parts are {', '.join(PARTS)}")
+    parts = chosen(PARTS, options.only)
     where = machine("torch", cache="warm")
     answers: dict[str, list[Answer]] = {}
     if "synthetic" in parts:

@@ -1,7 +1,5 @@
 """Loaders whose best number of workers is known, whatever else the machine does."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable

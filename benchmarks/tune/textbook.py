@@ -1,7 +1,5 @@
 """The loop that is found in textbooks and forums for choosing the number of workers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,10 +8,14 @@ WORKERS = (0, 2, 4, 8, 16, 32)
 _BATCHES = 10
 
 
+Choice = tuple[str, int, int | None, float]
+"""What a method chose: its name, workers, prefetch, and the seconds that it took."""
+
+
 def textbook(
     make: Callable[..., Iterable[Any]], clock: Callable[[], float] = time.perf_counter
-) -> tuple[int, float]:
-    """Return the number of workers whose first ten batches came soonest, with start; and seconds.
+) -> Choice:
+    """Choose the number of workers whose first ten batches come soonest, with start.
 
     One measurement each, with the prefetch of torch's default.
     """
@@ -29,4 +31,5 @@ def textbook(
             if hasattr(batches, name):
                 getattr(batches, name)()
         del batches
-    return min(times, key=lambda workers: times[workers]), clock() - began
+    chosen = min(times, key=lambda workers: times[workers])
+    return "textbook", chosen, 2 if chosen else None, clock() - began

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.plan import best_fit_decreasing
 from benchmarks.ranks.__main__ import Round
 from benchmarks.ranks.measure import Timed
 from benchmarks.ranks.packs import (
     Cost,
     balanced,
-    best_fit,
     draw,
     fit,
     imbalance,
@@ -34,8 +34,7 @@ def ways():
 
 
 def test_best_fit_takes_the_fullest_pack_that_has_room():
-    packs = best_fit(np.array([5, 6, 4, 3, 2]), 10)
-    assert [pack.tolist() for pack in packs] == [[1, 2], [0, 3, 4]]
+    assert best_fit_decreasing(np.array([5, 6, 4, 3, 2]), 10) == [[1, 2], [0, 3, 4]]
 
 
 def test_every_way_fills_packs_with_different_samples(ways):

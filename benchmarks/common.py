@@ -174,8 +174,7 @@ def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argp
     add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
     add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
     add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_with_json(parser)
     for name in ("samples", "rounds", "workers"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
@@ -184,6 +183,11 @@ def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argp
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+
+
+def parse_with_json(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    add_json(parser)
+    return parser.parse_args()
 
 
 def chosen(names: Iterable[str], only: Sequence[str] | None) -> list[str]:

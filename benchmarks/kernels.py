@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -78,27 +79,13 @@ def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:
 def on_threads(work: Callable[[Iterator[T]], None], items: Sequence[T], threads: int) -> Run:
     """Share `items` out among threads, each with one thread inside torch's kernels."""
     shared = iter(items)  # CPython's iterators of lists and ranges may be advanced by any thread
-    barrier = threading.Barrier(threads + 1)
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        torch.set_num_threads(1)
-        barrier.wait()
-        try:
-            work(shared)
-        except BaseException as error:  # raised below
-            errors.append(error)
-
+    ready = threading.Barrier(threads)
     before = torch.get_num_threads()
-    workers = [threading.Thread(target=body) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    barrier.wait()
-    started = time.perf_counter()
-    for worker in workers:
-        worker.join()
-    seconds = time.perf_counter() - started
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(lambda _: ready.wait(), range(threads)))  # so that all of them are started
+        started = time.perf_counter()
+        for done in [pool.submit(work, shared) for _ in range(threads)]:
+            done.result()
+        seconds = time.perf_counter() - started
     torch.set_num_threads(before)  # the threads changed the default
-    if errors:
-        raise errors[0]
     return Run(samples=len(items), seconds=seconds)

@@ -32,10 +32,10 @@ from benchmarks.common import (
     Result,
     Run,
     Spread,
-    add_json,
     command,
     compete,
     machine,
+    parse_with_json,
     report,
     write_json,
 )
@@ -62,8 +62,7 @@ def main() -> None:
     about = "of DALI; the most are those of the CPU kernels too (default: %(default)s)"
     add("--threads", type=int, nargs="+", default=several, metavar="N", help=about)
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_with_json(parser)
     if min(*options.batches, *options.threads, options.rounds) < 1:
         parser.error("take at least 1 of --batches, --threads and --rounds")
     if options.samples < max(options.batches):

@@ -168,7 +168,7 @@ def parse() -> argparse.Namespace:
     together.add_argument("--workers", **several, default=[1, 2], help="of a rank")
     links = "how often each dataset is linked, as another one"
     together.add_argument("--links", **several, default=[1, 10], help=links)
-    together.add_argument("--only", nargs="+", choices=list(beside.LOADERS))
+    together.add_argument("--only", nargs="+", choices=beside.LOADERS)
     return parser.parse_args()
 
 

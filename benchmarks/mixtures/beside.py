@@ -7,35 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, product
 from shutil import rmtree
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.common import Row, chosen
+from benchmarks.common import Absent, Row, chosen
 from benchmarks.mixtures.data import HOME, small, weighted
-from benchmarks.mixtures.ranks import Ended, Failed, Rank, Ranks
+from benchmarks.mixtures.ranks import Ended, Rank, Ranks
 
 DATASETS = 20
 _FOLLOWING = 4  # batches that are compared after a resume
 _STATES = HOME / "states"
 
 
-class Loader(NamedTuple):
-    """A loader that takes part, of a module of `benchmarks.peers`.
-
-    `ours` runs in this environment, one that `converts` has its own files. On fewer ranks it
-    continues with larger batches if `batch_grows`, else with more of them.
-    """
-
-    module: str
-    ours: bool = False
-    converts: bool = False
-    batch_grows: bool = True
-
-
-LOADERS = {
-    "datapipe": Loader("mixture_ours", ours=True),
-    "energon": Loader("mixture_energon", batch_grows=False),
-    "streaming": Loader("mixture_mosaic", converts=True),
-}
+LOADERS = ("datapipe", "energon", "streaming")  # functions of `benchmarks.peers.mixture`
 
 
 def peers(options: argparse.Namespace) -> Iterator[Row]:
@@ -52,8 +35,8 @@ def peers(options: argparse.Namespace) -> Iterator[Row]:
         row |= {"samples": options.small * link, "workers": count}
         try:
             task = _task(options, link, count)
-            yield row | _measured(LOADERS[name], task, resumed=link == options.links[0])
-        except Failed as reason:
+            yield row | _measured(name, task, resumed=link == options.links[0])
+        except Absent as reason:
             yield row | {"failed": str(reason)}
 
 
@@ -92,10 +75,10 @@ def _task(options: argparse.Namespace, links: int, workers: int) -> dict[str, An
     }
 
 
-def _measured(loader: Loader, task: dict[str, Any], *, resumed: bool) -> Row:
+def _measured(loader: str, task: dict[str, Any], *, resumed: bool) -> Row:
     rmtree(_STATES, ignore_errors=True)
     world = task["world"]
-    if loader.converts:
+    if loader == "streaming":  # which has files of its own
         _run(loader, task, convert=True)
     else:
         _run(loader, task | {"batches": 1})  # makes what is derived from the datasets
@@ -115,12 +98,13 @@ def _measured(loader: Loader, task: dict[str, Any], *, resumed: bool) -> Row:
     }
     if not resumed:
         return row
-    more = "batch" if loader.batch_grows else "following"
+    # On fewer ranks Energon refuses larger batches, and reads more of them.
+    more = "following" if loader == "energon" else "batch"
     half = task | {"world": world // 2, more: 2 * task[more]}
     for name, later in (("", task), (f", {world // 2} ranks", half)):
         try:
             back = _run(loader, later, resume=True)
-        except Failed as reason:
+        except Absent as reason:
             row[f"resumed{name}"] = f"refused: {reason}"[:90]
             continue
         first, again = ([each["following"] for each in one["end"].facts] for one in (ran, back))
@@ -133,22 +117,22 @@ def _to_first_batch(ran: dict[str, Ended]) -> float:
     return round(ran["open"].seconds + ran["first batch"].seconds, 2)
 
 
-def _run(loader: Loader, task: dict[str, Any], **options: Any) -> dict[str, Ended]:
+def _run(loader: str, task: dict[str, Any], **options: Any) -> dict[str, Ended]:
     """Run all ranks, or one that converts; return the phases by name."""
     world = 1 if "convert" in options else task["world"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {"OMP_NUM_THREADS": "1"}
-    if not loader.ours:
+    environment, ours = {"OMP_NUM_THREADS": "1"}, loader == "datapipe"
+    if not ours:
         environment |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []
     for rank in range(world):
-        own = {} if loader.ours else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        own = {} if ours else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         given, variables = {**task, "rank": rank, **options}, environment | own
-        name, module = f"{loader.module}-{rank}", loader.module
-        started.append(Rank(name, module, given, ours=loader.ours, environment=variables))
+        name, function = f"mixture-{loader}-{rank}", f"mixture.{loader}"
+        started.append(Rank(name, function, given, ours=ours, environment=variables))
     with Ranks(started) as group:
         return group.follow()
 

@@ -104,7 +104,7 @@ def opened(
     options = {"weights": given, "text": {**text, "image_tokens": IMAGE_TOKENS}}
     options |= {"capacity": CAPACITY, "blocks": blocks, "world": WORLD}
     started = [
-        Rank(f"plan-{rank}", "mixture_plan", {**options, "rank": rank}, ours=True)
+        Rank(f"plan-{rank}", "mixture_plan.run", {**options, "rank": rank}, ours=True)
         for rank in range(ranks)
     ]
     peak = Peak()

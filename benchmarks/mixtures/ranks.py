@@ -7,18 +7,18 @@ take of the machine. USS are the pages that no other process has.
 
 from __future__ import annotations
 
-import json
 import select
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.peers.process import ENVIRONMENT, end, last_words, start
+from benchmarks.common import Absent
+from benchmarks.peers.process import ENVIRONMENT, Child
 
 _LOGS = Path("build/bench/logs")
 _PATIENCE = 600.0  # seconds for a phase
@@ -59,7 +59,7 @@ class Ended(NamedTuple):
     @property
     def seconds(self) -> float:
         """Of the slowest rank."""
-        return max(each["seconds"] for each in self.facts)
+        return max(float(each["seconds"]) for each in self.facts)
 
     @property
     def memory(self) -> Memory:
@@ -67,12 +67,8 @@ class Ended(NamedTuple):
         return total(each.memory for each in self.seen)
 
 
-class Failed(Exception):
-    """A rank cannot go on; the message is its reason."""
-
-
-class Rank:
-    """A process of `benchmarks.peers.rank` that runs a module with options.
+class Rank(Child):
+    """A process of `benchmarks.peers.rank` that calls a function of a module with options.
 
     `ours` runs in this environment, not in that of the peers; `environment` has further variables.
     """
@@ -80,41 +76,28 @@ class Rank:
     def __init__(
         self,
         name: str,
-        module: str,
+        function: str,
         options: dict[str, Any],
         *,
         ours: bool,
         environment: dict[str, str] | None = None,
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
-            raise Failed("not installed; run benchmarks/peers/install.sh")
-        self._log = _LOGS / f"{name}.log"
-        self._process = start("rank", ours=ours, log=self._log, environment=environment)
-        self._write(json.dumps({"module": module, "options": options}))
+            raise Absent("not installed; run benchmarks/peers/install.sh")
+        super().__init__("rank", ours=ours, log=_LOGS / f"{name}.log", environment=environment)
+        self.tell({"function": function, "options": options})
 
-    @property
-    def output(self) -> IO[str]:
-        """Stream that can be read once a phase has ended, or the process."""
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def read(self) -> dict[str, Any]:
+    def hear(self) -> dict[str, Any]:
         """Return `phase`, `seconds` and other facts of the phase that ends next."""
-        line = self.output.readline()
-        if not line:
-            raise Failed(last_words(self._log))
-        facts: dict[str, Any] = json.loads(line)
+        facts = super().hear()
         if facts["phase"] == "failed":
-            raise Failed(f"{facts['reason']}; see {self._log}")
+            raise Absent(f"{facts['reason']}; see {self.log}")
         return facts
-
-    def go_on(self) -> None:
-        self._write("")
 
     def look(self) -> Seen:
         found, files = [], 0
         with suppress(psutil.Error):
-            own = psutil.Process(self._process.pid)
+            own = psutil.Process(self.pid)
             files = own.num_fds()  # maps of files need none
             for each in (own, *own.children(recursive=True)):
                 with suppress(psutil.Error):  # it has ended
@@ -124,22 +107,12 @@ class Rank:
 
     def peak_rss(self) -> int:
         """Return the most bytes that the rank's own process had; pages of mapped files count."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
     def bytes_from_disk(self) -> int:
         """Return the bytes that the rank's own process had the disk read so far."""
-        return int(psutil.Process(self._process.pid).io_counters().read_bytes)
-
-    def close(self) -> None:
-        """End the process and its workers."""
-        end(self._process)
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the next wait says why
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
+        return int(psutil.Process(self.pid).io_counters().read_bytes)
 
 
 class Ranks:
@@ -153,12 +126,12 @@ class Ranks:
 
     def __exit__(self, *error: object) -> None:
         for rank in self._ranks:
-            rank.close()
+            rank.end()
 
     def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield name and facts by rank of each phase when all have ended it.
 
-        Failed is raised if a rank ended with an error, or takes too long.
+        Absent is raised if a rank ended with an error, or takes too long.
         """
         while True:
             facts = self._wait()
@@ -166,7 +139,7 @@ class Ranks:
             if facts[0]["phase"] == "end":
                 return
             for rank in self._ranks:
-                rank.go_on()
+                rank.tell("")
 
     def _wait(self) -> list[dict[str, Any]]:
         """Return the facts of all ranks. If one fails, others may wait for it forever."""
@@ -177,10 +150,10 @@ class Ranks:
             ready, _, _ = select.select(list(waiting), [], [], max(end - time.monotonic(), 0))
             if not ready:
                 missing = sorted(waiting.values())
-                raise Failed(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
+                raise Absent(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
             for stream in ready:
                 number = waiting.pop(stream)
-                facts[number] = self._ranks[number].read()
+                facts[number] = self._ranks[number].hear()
         return [facts[number] for number in range(len(self._ranks))]
 
     def follow(self, until: str = "end") -> dict[str, Ended]:
@@ -227,14 +200,12 @@ class Peak:
         self.total = Memory()
         self.rank = Memory()
         self.files = 0
-        self._lock = threading.Lock()
 
     def add(self, seen: Sequence[Seen]) -> None:
-        with self._lock:
-            self.total = self.total.most(total(rank.memory for rank in seen))
-            for rank in seen:
-                self.rank = self.rank.most(rank.memory)
-                self.files = max(self.files, rank.files)
+        self.total = self.total.most(total(rank.memory for rank in seen))
+        for rank in seen:
+            self.rank = self.rank.most(rank.memory)
+            self.files = max(self.files, rank.files)
 
 
 def total(memories: Iterable[Memory]) -> Memory:

@@ -54,6 +54,12 @@ def image_spec(task: Task) -> ImageSpec:
     normalize = "imagenet" if task.normalized else None
     if not task.mixed:
         return ImageSpec(size=SIDE, normalize=normalize)
-    rule = {"patch": MULTIPLE // 2, "merge": 2, "min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
-    # Decoded at a scale as in Pillow's draft mode.
-    return ImageSpec(resize="dynamic", normalize=normalize, scaled_decode=True, **rule)
+    return ImageSpec(
+        resize="dynamic",
+        patch=MULTIPLE // 2,
+        merge=2,
+        min_pixels=MIN_PIXELS,
+        max_pixels=MAX_PIXELS,
+        normalize=normalize,
+        scaled_decode=True,  # as Pillow's draft mode
+    )

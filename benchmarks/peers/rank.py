@@ -2,9 +2,10 @@
 
     python -m benchmarks.peers.rank
 
-The first line of its input is a JSON object: `module` of `benchmarks.peers` and `options` of that
-module's `run`. `run` is also given `say`, which prints the name of a phase that has ended, its
-seconds and other facts, and waits for a line. So all ranks can be looked at at the same point.
+The first line of its input is a JSON object: `function` of a module of `benchmarks.peers`, as
+"mixture.energon", and its `options`. It is also given `say`, which prints the name of a phase that
+has ended, its seconds and other facts, and waits for a line. So all ranks can be looked at at the
+same point.
 """
 
 import json
@@ -12,48 +13,47 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any
 
 
 class Say:
-    """Report phases on a stream, and wait for an answer after each."""
+    """Report phases, and wait for an answer after each."""
 
-    def __init__(self, channel: TextIO) -> None:
-        self._channel = channel
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
         self._since = time.perf_counter()
 
     def __call__(self, phase: str, **facts: Any) -> None:
         """Tell that `phase` has ended; `facts` are JSON-compatible."""
-        self._tell(phase, seconds=time.perf_counter() - self._since, **facts)
+        self._tell(phase=phase, seconds=time.perf_counter() - self._since, **facts)
         if not sys.stdin.readline():
             raise SystemExit(0)  # the one who looked has gone
         self._since = time.perf_counter()
 
-    def failed(self, error: BaseException) -> None:
-        """Tell why there are no further phases."""
-        self._tell("failed", reason=f"{type(error).__name__}: {error}"[:500])
 
-    def _tell(self, phase: str, **facts: Any) -> None:
-        self._channel.write(json.dumps({"phase": phase, **facts}) + "\n")
-        self._channel.flush()
-
-
-def begin() -> tuple[TextIO, dict[str, Any]]:
-    """Return a stream for answers, apart from what libraries print, and the order that was sent."""
+def begin() -> tuple[Callable[..., None], dict[str, Any]]:
+    """Return what tells answers, apart from what libraries print, and the order that was sent."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return channel, json.loads(sys.stdin.readline())
+
+    def tell(**content: Any) -> None:
+        channel.write(json.dumps(content) + "\n")
+        channel.flush()
+
+    return tell, json.loads(sys.stdin.readline())
 
 
 def main() -> None:
-    channel, order = begin()
-    say = Say(channel)
+    tell, order = begin()
+    module, _, name = order["function"].partition(".")
     try:
-        import_module(f"benchmarks.peers.{order['module']}").run(say, **order["options"])
+        function = getattr(import_module(f"benchmarks.peers.{module}"), name)
+        function(Say(tell), **order["options"])
     except Exception as error:
         traceback.print_exc()
-        say.failed(error)
+        tell(phase="failed", reason=f"{type(error).__name__}: {error}"[:500])
 
 
 if __name__ == "__main__":

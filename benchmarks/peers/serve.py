@@ -6,30 +6,29 @@ The first line is a JSON object: `cores`, `module`, `options` and `task`. The an
 with a reason, or `ready` with versions. Each further line is answered with a `Run`.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module, metadata
-from typing import Any, TextIO
+from typing import Any
 
 from benchmarks.common import Run
 from benchmarks.peers.rank import begin
 
 
 def main() -> None:
-    channel, order = begin()
+    tell, order = begin()
     # Before anything is imported that asks how many cores there are.
     os.sched_setaffinity(0, order["cores"])
     try:
         run, versions = prepare(order)
     except ImportError as error:
-        answer(channel, {"missing": f"not installed: {error}"})
+        tell(missing=f"not installed: {error}")
         return
-    answer(channel, {"ready": versions})
+    tell(ready=versions)
     for _ in sys.stdin:
-        answer(channel, asdict(run()))
+        tell(**asdict(run()))
 
 
 def prepare(order: dict[str, Any]) -> tuple[Callable[[], Run], dict[str, str]]:
@@ -39,11 +38,6 @@ def prepare(order: dict[str, Any]) -> tuple[Callable[[], Run], dict[str, str]]:
     module = import_module(f"benchmarks.peers.{order['module']}")
     run: Callable[[], Run] = module.make(Task(**order["task"]), **order["options"])
     return run, {name: metadata.version(name) for name in module.PACKAGES}
-
-
-def answer(channel: TextIO, content: dict[str, Any]) -> None:
-    channel.write(json.dumps(content) + "\n")
-    channel.flush()
 
 
 if __name__ == "__main__":

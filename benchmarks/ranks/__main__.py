@@ -28,7 +28,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
+from benchmarks.common import (
+    Row,
+    Spread,
+    command,
+    headline,
+    machine,
+    parse_with_json,
+    show,
+    write_json,
+)
 from benchmarks.ranks.measure import Ranks, Timed
 from benchmarks.ranks.packs import (
     Cost,
@@ -128,8 +137,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, nargs="+", default=[1, 2, 4], help="(default: 1 2 4)")
     add("--steps", type=int, default=8, help="of a way in a round (default: %(default)s)")
     add("--rounds", type=int, default=5, help="(default: %(default)s)")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_with_json(parser)
     if min(options.steps, options.rounds, *options.ranks) < 1:
         parser.error("--steps, --rounds and --ranks must be at least 1")
     if 1 not in options.ranks:

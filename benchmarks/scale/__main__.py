@@ -30,7 +30,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
+from benchmarks.common import (
+    Row,
+    Spread,
+    command,
+    headline,
+    machine,
+    parse_with_json,
+    show,
+    write_json,
+)
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
 from benchmarks.mixtures.opening import Opened, aim, opened, timings
@@ -152,8 +161,7 @@ def main() -> None:
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
     add("--home", type=Path, default=Path("build/scale"), help="folder (default: %(default)s)")
     add("--keep", action="store_true", help="leave the dataset where it is")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_with_json(parser)
     where = machine("datapipe", "torch", "numpy", cache="as in the tables")
     print(headline(where), flush=True)
     tables: dict[str, list[Row]] = {}

@@ -50,9 +50,20 @@ def photographs(samples: int) -> Photos:
 
     Of more than 32,768, the others are links to the first ones.
     """
-    if samples > _DIFFERENT:
-        return _linked(photographs(_DIFFERENT), samples)
-    return _photos(HOME / f"photos-{samples}", samples, min_side=330, max_side=600)
+    if samples <= _DIFFERENT:
+        return _photos(HOME / f"photos-{samples}", samples, min_side=330, max_side=600)
+    photos = photographs(_DIFFERENT)
+    times, rest = divmod(samples, photos.count)
+    if rest:
+        raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
+
+    def write(folder: Path) -> None:
+        for number in range(times):
+            copy = folder / f"images{number}"
+            shutil.copytree(photos.raw / "images", copy, copy_function=os.link)
+
+    raw = made_once(HOME / f"photos-{samples}", write)
+    return Photos(raw, samples, photos.pixels * times, photos.encoded * times)
 
 
 def mixed_photographs(samples: int) -> Photos:
@@ -88,20 +99,6 @@ def bitmaps(samples: int) -> Photos:
     raw = made_once(HOME / f"bitmaps-{samples}", write)
     size = next(raw.rglob("*.bmp")).stat().st_size
     return Photos(raw, samples, samples * 256 * 256, samples * size)
-
-
-def _linked(photos: Photos, samples: int) -> Photos:
-    times, rest = divmod(samples, photos.count)
-    if rest:
-        raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
-
-    def write(folder: Path) -> None:
-        for number in range(times):
-            copy = folder / f"images{number}"
-            shutil.copytree(photos.raw / "images", copy, copy_function=os.link)
-
-    raw = made_once(HOME / f"photos-{samples}", write)
-    return Photos(raw, samples, photos.pixels * times, photos.encoded * times)
 
 
 def packed(photos: Photos) -> Path:

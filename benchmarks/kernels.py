@@ -14,7 +14,7 @@ import torch
 from benchmarks.common import Run
 from datapipe import ImageSpec
 from datapipe.decode.normalize import array_of
-from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.decode.transform import make_transform
 from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
 
@@ -38,7 +38,9 @@ def decode_and_place(
 ) -> Callable[[], Run]:
     """Decode each JPEG, resize and normalise it as datapipe does, into memory that is reused."""
     transform = make_transform(spec)
-    shapes = [shape_of(transform, data) for data in jpegs]
+    infos = [probe(data) for data in jpegs]
+    sizes = [one(info.width, info.height) for info in infos]
+    shapes = [(int(transform.rows(*size)[0]), *transform.row_shape(*size)) for size in sizes]
     longest = max(map(math.prod, shapes))
     # As many batches as a loader with its usual prefetch cycles through.
     places = torch.zeros(2 * threads * batch_size, longest, dtype=transform.dtype)
@@ -68,12 +70,6 @@ def gather(count: int, threads: int, *, side: int, batch_size: int) -> Callable[
         return replace(done, samples=len(batches) * batch_size)
 
     return run
-
-
-def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:
-    info = probe(data)
-    width, height = one(info.width, info.height)
-    return int(transform.rows(width, height)[0]), *transform.row_shape(width, height)
 
 
 def on_threads(work: Callable[[Iterator[T]], None], items: Sequence[T], threads: int) -> Run:

@@ -33,9 +33,9 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.data import drop_cache, photographs, timed
-from benchmarks.loaders import task_of, title
+from benchmarks.loaders import race_peers, task_of, title_of
 from benchmarks.peers.ours import arrays_of
-from benchmarks.peers.process import Peer, race_peers
+from benchmarks.peers.process import Peer
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe import ImageSpec, make_loader
 from datapipe.decode.normalize import KERNEL
@@ -47,9 +47,9 @@ _PROCESSES = 10
 ARRAYS = {"arrays": True, "epochs": EPOCHS}
 RAW = "threads; its file, images of the same size as they are; channels last"
 WARM = (
-    Peer("datapipe, arrays", "ours", "threads; channels first", ARRAYS),
+    Peer("datapipe, arrays", "ours.loader", "threads; channels first", ARRAYS),
     CACHED,
-    Peer("ffcv raw", "ffcv_file", RAW, {"images": "raw", "epochs": EPOCHS}),
+    Peer("ffcv raw", "ffcv_file.make", RAW, {"images": "raw", "epochs": EPOCHS}),
     GATHER,
 )
 
@@ -60,12 +60,11 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="uint8")
     options = parse(parser, samples=1024, rounds=5)
     photos = photographs(options.samples)
-    task = task_of(photos, options)
-    name = title(photos, task, options)
     if options.what == "warm":
-        race_peers(WARM, task, options, name, references=("limit: gather", "ffcv raw"))
-    else:
-        {"cold": cold, "share": share}[options.what](task, name, options)
+        race_peers(WARM, photos, options, ("limit: gather", "ffcv raw"))
+        return
+    task = task_of(photos, options)
+    {"cold": cold, "share": share}[options.what](task, title_of(photos, task, options), options)
 
 
 def cold(task: Task, title: str, options: argparse.Namespace) -> None:

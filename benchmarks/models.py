@@ -69,15 +69,13 @@ class Conversations(Dataset[tuple[list[dict[str, Any]], list[Image.Image]]]):
         return messages, [Image.open(self._images / record["image"]).convert("RGB")]
 
 
-class Collate:
-    def __init__(self, case: Case) -> None:
-        self._processor = case.make()
-
-    def __call__(self, samples: list[tuple[list[dict[str, Any]], list[Image.Image]]]) -> Any:
-        messages, images = map(list, zip(*samples, strict=True))
-        texts = [self._processor.apply_chat_template(turns, tokenize=False) for turns in messages]
-        batch = self._processor(text=texts, images=images, padding=True, return_tensors="pt")
-        return batch | {"labels": batch["input_ids"].clone()}
+def collate(
+    processor: Any, samples: list[tuple[list[dict[str, Any]], list[Image.Image]]]
+) -> dict[str, Any]:
+    messages, images = map(list, zip(*samples, strict=True))
+    texts = [processor.apply_chat_template(turns, tokenize=False) for turns in messages]
+    batch = processor(text=texts, images=images, padding=True, return_tensors="pt")
+    return {**batch, "labels": batch["input_ids"].clone()}
 
 
 def contestants(
@@ -99,7 +97,7 @@ def contestants(
             batch_size=BATCH,
             shuffle=True,
             num_workers=count,
-            collate_fn=Collate(case),
+            collate_fn=partial(collate, case.make()),
             persistent_workers=True,
             drop_last=True,
         )

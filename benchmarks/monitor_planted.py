@@ -113,8 +113,7 @@ def _measure(case: Case, rank: int) -> dict[str, Any]:
     assert sampled.ranks is not None
     late = case.late + case.late_batch
     planted = late / (late + with_exchange) if late else 1 - alone / with_exchange
-    ranks = sampled.ranks
-    waiting = ranks.holding if rank else ranks.waiting
+    waiting = sampled.ranks.holding if rank else sampled.ranks.waiting
     found = waiting if late else sampled.exchange
     return {"planted": planted, "found": found, "verdict": report.verdict.kind}
 

@@ -162,16 +162,13 @@ def balance(samples: int, rounds: int) -> Iterator[Row]:
                 yield row | _imbalances(costs, layout, ranks)
 
 
-def _grouped(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
-    group = max(64, ranks)
-    return lay_out(text, vision, group=group, phase=before % group, key=before)
-
-
 Layout = Callable[[Int64, Int64, int, int], Int64]
 LAYOUTS: dict[str, Layout] = {
     "round-robin": lambda text, *_: np.arange(len(text), dtype=np.int64),
     "sorted by text": lambda text, *_: np.argsort(text, kind="stable"),
-    "groups": _grouped,
+    "groups": lambda text, vision, ranks, before: lay_out(
+        text, vision, group=max(64, ranks), phase=before % max(64, ranks), key=before
+    ),
 }
 
 

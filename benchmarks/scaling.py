@@ -68,7 +68,7 @@ def main() -> None:
 
 def per_core(name: str, task: Task, start: Callable[[Peer, Task], Contestant]) -> Contestant:
     """Return the loader on some cores, whose seconds count for each of them."""
-    inner = start(Peer(name, "ours"), task)
+    inner = start(Peer(name, "ours.loader"), task)
 
     def scaled(run: Callable[[], Run]) -> Run:
         done = run()

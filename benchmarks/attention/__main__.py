@@ -19,8 +19,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     torch.set_num_threads(options.threads)
     where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
-    where["gpu"] = "not used" if options.device == "cpu" else describe(layer.device)
+    on_cpu = options.device == "cpu"  # the aims are for a GPU
+    where["gpu"] = "not used" if on_cpu else describe(layer.device)
     title = (
         f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
         f"{layer.size}, {options.dtype}, {'causal' if layer.causal else 'non-causal'}"
         f"{f', dropout {layer.dropout}' * (layer.dropout > 0)}; rounds: {options.rounds}, "
         f"threads: {options.threads}"
     )
-    on_cpu = options.device == "cpu"  # the aims are for a GPU
     rows: list[Measured] = []
     mixed: list[Measured] = []
     for length in options.lengths:
@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
             rows.append(measure_rows(layer, length, options))
             mixed.append(measure_mixed(layer, length, options))
+        for settings in (rows, mixed):
+            settings.sort(key=lambda at: at.length)
         content = {
             "title": title,
             "machine": where,
@@ -78,24 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "dropout": options.dropout,
             "tokens": options.tokens,
             "settings": {
-                "rows of one length": in_order(rows),
-                "captions and conversations": in_order(mixed),
+                "rows of one length": [asdict(at) for at in rows],
+                "captions and conversations": [asdict(at) for at in mixed],
             },
             **as_json([] if on_cpu else aims(rows), rehearsal=options.rehearse),
         }
         write_json(options.json, content)
-    for settings in (rows, mixed):
-        settings.sort(key=lambda at: at.length)
     show_as("attention", content)
     print(*absences([*rows, *mixed]), sep="\n")
     show(aims(rows), rehearsal=on_cpu)
     if options.plot is not None:
         device = f"{where['cpu']}, {where['cores']} cores" if on_cpu else where["gpu"]
         draw(rows, mixed, title=f"{title}; {device}", path=options.plot)
-
-
-def in_order(settings: Sequence[Measured]) -> list[dict[str, Any]]:
-    return [asdict(at) for at in sorted(settings, key=lambda at: at.length)]
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -139,10 +135,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
     """Each kernel over rows of `length` tokens, `--tokens` together."""
     count = max(1, options.tokens // length)
-    batch = uniform(layer, count, length)
-    measured = Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}")
-    entries = {kernel: (kernel, batch) for kernel in options.kernels}
-    return race(layer, entries, measured, options.rounds)
+    batches = {"": uniform(layer, count, length)}
+    return measure(layer, length, batches, f"{count} x {length:,}", options)
 
 
 def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
@@ -153,25 +147,22 @@ def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Mea
         f"{len(lengths)} samples of {min(lengths):,} to {max(lengths):,}: {sum(lengths):,} tokens "
         f"packed, {batches[PADDED].total:,} padded"
     )
-    entries = {
-        f"{kernel} {form}": (kernel, batch)
-        for kernel in options.kernels
-        for form, batch in batches.items()
-    }
-    measured = Measured(length=length, tokens=sum(lengths), shape=shape)
-    return race(layer, entries, measured, options.rounds)
+    return measure(layer, length, batches, shape, options)
 
 
-def race(
-    layer: Layer, entries: dict[str, tuple[str, Batch]], measured: Measured, rounds: int
+def measure(
+    layer: Layer, length: int, batches: dict[str, Batch], shape: str, options: argparse.Namespace
 ) -> Measured:
-    """Fill in what all entries, a kernel and a batch each, take in turns."""
+    """Measure in turns what all kernels take for the same samples, in each form of a batch."""
     torch.compiler.reset()  # so that no number of tokens is one too many to compile for
+    real = next(iter(batches.values())).real
+    measured = Measured(length=length, tokens=real, shape=shape)
     contestants = []
-    for name, (kernel, batch) in entries.items():
+    for kernel, (form, batch) in product(options.kernels, batches.items()):
+        name = f"{kernel} {form}".strip()
         keep = partial(measured.costs.__setitem__, name)
         contestants.append(Contestant(name, partial(contestant, kernel, layer, batch, keep)))
-    measured.results = compete(contestants, rounds)
+    measured.results = compete(contestants, options.rounds)
     return measured
 
 

@@ -21,8 +21,8 @@ from benchmarks.cache.hits import hits
 from benchmarks.cache.source import source
 from benchmarks.common import command, machine, parse, show, write_json
 from benchmarks.data import packed, photographs
-from benchmarks.loaders import FFCV, OURS, task_of, title
-from benchmarks.peers.process import Peer, race_peers
+from benchmarks.loaders import FFCV, OURS, race_peers
+from benchmarks.peers.process import Peer
 from datapipe import CacheSpec, ImageSpec, make_loader
 from datapipe.progress import Progress
 
@@ -32,13 +32,13 @@ _LOOKS = (10, 100, 250, 500, 750, 1000)
 
 CACHED = Peer(
     "datapipe, cached",
-    "ours",
+    "ours.loader",
     "threads; decoded images in memory",
     {"cached": "4GB", "epochs": EPOCHS},
 )
 GATHER = Peer(
     "limit: gather",
-    "limits",
+    "ours.limit",
     "threads; torch.index_select of uint8 into reused memory",
     {"which": "gather"},
 )
@@ -53,10 +53,8 @@ def main() -> None:
     if options.what != "second":
         {"hits": hits, "source": source, "days": days}[options.what](options.json)
         return
-    photos = photographs(options.samples)
-    task = task_of(photos, options)
     references = ("ffcv", "ffcv q90", "limit: gather")
-    race_peers(PEERS, task, options, title(photos, task, options), references=references)
+    race_peers(PEERS, photographs(options.samples), options, references)
 
 
 def days(path: Path | None) -> None:

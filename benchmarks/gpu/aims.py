@@ -6,6 +6,7 @@ prints those of all results in a folder.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,8 +43,8 @@ def describe(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
 
 
-def find_device(*, rehearse: bool) -> torch.device | None:
-    """Return the GPU, or the CPU for a rehearsal; None, after a word about it, if there is none."""
+def find_device(*, rehearse: bool) -> torch.device:
+    """Return the GPU, or the CPU for a rehearsal; end, after a word about it, if there is none."""
     if rehearse:
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -52,7 +53,7 @@ def find_device(*, rehearse: bool) -> torch.device | None:
         f"torch {torch.__version__} finds no CUDA device here: nothing was measured. Run this on a "
         "machine with a GPU, or see that it runs with --rehearse."
     )
-    return None
+    sys.exit()
 
 
 def as_json(bars: Sequence[Bar], *, rehearsal: bool) -> dict[str, Any]:

@@ -44,12 +44,15 @@ _FIGURES = (
 def main() -> None:
     options = parse(command("gpu.feed", __doc__))
     device = find_device(rehearse=options.rehearse)
-    if device is None:
-        return
     where = machine("torch", "nvidia-dali-cuda130", "datapipe", cache="warm")
     content: dict[str, Any] = {"machine": where | {"gpu": describe(device)}}
     failed = []
-    every = parts(options, device)
+    every: dict[str, Callable[[], dict[str, Any]]] = {
+        "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
+        "overlap": partial(overlap, options, device),
+        "loader": partial(loaders, options, device),
+        "reference": partial(references, options, device),
+    }
     for name in options.only or every:
         print(f"--- {name}", flush=True)
         try:
@@ -88,17 +91,6 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if options.samples < 64 * (options.workers + 2):
         parser.error(f"take at least {64 * (options.workers + 2)} --samples")
     return options
-
-
-def parts(
-    options: argparse.Namespace, device: torch.device
-) -> dict[str, Callable[[], dict[str, Any]]]:
-    return {
-        "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
-        "overlap": partial(overlap, options, device),
-        "loader": partial(loaders, options, device),
-        "reference": partial(references, options, device),
-    }
 
 
 def overlap(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def throughput(options: argparse.Namespace) -> Tables:
         form = "arrays" if arrays else "shards"
         options_of = {"arrays": arrays, "epochs": epochs}
         peers = [
-            Peer(name, "ours", f"threads; {form}", options_of | {"parts": given})
+            Peer(name, "ours.loader", f"threads; {form}", options_of | {"parts": given})
             for name, given in ((one, None), (mixed, parts))
         ]
         with ExitStack() as stack:

@@ -7,7 +7,6 @@ a manifest of its own, so each folder counts as a different dataset.
 import io
 import json
 import os
-import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -264,7 +263,7 @@ def _link_as_another(source: Path, folder: Path, *, number: int) -> None:
 def _write_small(folder: Path, *, size: int, number: int) -> None:
     """Pack photographs of `SIDE` pixels, in colours of their own, with a caption each."""
     draw = np.random.default_rng(number)
-    raw = folder / "raw.tar"
+    raw = folder.with_name(f"{folder.name}.tar")
     with tarfile.open(raw, "w") as tar:
         for sample in range(size):
             key = f"{number:03d}{sample:07d}"
@@ -277,13 +276,8 @@ def _write_small(folder: Path, *, size: int, number: int) -> None:
                 member = tarfile.TarInfo(f"{key}.{ext}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    packed = folder.with_name(f"{folder.name}.packed")
-    shutil.rmtree(packed, ignore_errors=True)
-    pack_dataset(raw, packed, format="webdataset", check="header", sidecars=("energon",))
+    pack_dataset(raw, folder, format="webdataset", check="header", sidecars=("energon",))
     raw.unlink()
-    for path in packed.iterdir():
-        path.rename(folder / path.name)
-    packed.rmdir()
 
 
 def _link_photographs(paths: list[Path], folder: Path) -> None:

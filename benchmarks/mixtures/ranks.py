@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
 
 class Rank(Child):
-    """A process of `benchmarks.peers.rank` that calls a function of a module with options.
+    """A process that calls a function of a module of `benchmarks.peers` with options.
 
     `ours` runs in this environment, not in that of the peers; `environment` has further variables.
     """
@@ -84,7 +84,7 @@ class Rank(Child):
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
             raise Absent("not installed; run benchmarks/peers/install.sh")
-        super().__init__("rank", ours=ours, log=_LOGS / f"{name}.log", environment=environment)
+        super().__init__(ours=ours, log=_LOGS / f"{name}.log", environment=environment)
         self.tell({"function": function, "options": options})
 
     def hear(self) -> dict[str, Any]:
@@ -115,18 +115,14 @@ class Rank(Child):
         return int(psutil.Process(self.pid).io_counters().read_bytes)
 
 
-class Ranks:
+class Ranks(ExitStack):
     """Some ranks, which go from phase to phase together. Leaving the context ends them."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
+        super().__init__()
         self._ranks = ranks
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for rank in self._ranks:
-            rank.end()
+        for rank in reversed(ranks):
+            self.callback(rank.end)
 
     def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield name and facts by rank of each phase when all have ended it.

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -104,16 +104,15 @@ def orders(steps: int) -> Iterator[Row]:
         ("packs", {"pack": _PACK, "group": STEP, "text": text_spec()}),
     ):
         expected = None
-        for world in WORLDS:
-            for workers in WORKERS:
-                read = partial(_read, given, world, workers, steps, options)
-                found = [read(rank) for rank in range(world)]
-                order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
-                digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
-                expected = expected or digest
-                row: Row = {"units": kind, "ranks": world, "workers": workers}
-                row |= {"samples read": sum(map(len, order)), "digest": digest}
-                yield row | {"the same": "yes" if digest == expected else "no"}
+        for world, workers in product(WORLDS, WORKERS):
+            read = partial(_read, given, world, workers, steps, options)
+            found = [read(rank) for rank in range(world)]
+            order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
+            digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
+            expected = expected or digest
+            row: Row = {"units": kind, "ranks": world, "workers": workers}
+            row |= {"samples read": sum(map(len, order)), "digest": digest}
+            yield row | {"the same": "yes" if digest == expected else "no"}
 
 
 Unit = list[tuple[str, str]]  # dataset and key of each sample

@@ -25,7 +25,7 @@ from PIL import Image
 from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MEAN, SIDE, STD, Task
 
-PACKAGES = ("ffcv", "numba", "torch")
+PACKAGES = {"make": ("ffcv", "numba", "torch")}
 _FILE = "photos.beton"
 
 Images = Literal["same", "q90", "raw"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.rank import Say
+from benchmarks.peers.child import Say
 
 SIDE = 32  # pixels of the images, which are decoded and not resized
 _SHUFFLE = 100  # samples of Energon's shuffle buffer, and of a run of neighbours, as it documents

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.peers.rank import Say
+from benchmarks.peers.child import Say
 
 if TYPE_CHECKING:
     from datapipe.plan import Step

@@ -1,6 +1,5 @@
 """Contestants as processes: each in its own environment, only one of them running at a time."""
 
-import argparse
 import json
 import os
 import select
@@ -8,18 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common import Absent, Contestant, Run, machine, race
+from benchmarks.common import Absent, Contestant, Run
 from benchmarks.peers.work import Task
 
 ENVIRONMENT = Path("build/peers/env/bin/python")
 _LOGS = Path("build/bench/logs")
-_OURS = ("ours", "limits")  # modules that run in this environment
 _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have to be written first
 
 
@@ -28,13 +26,13 @@ class Peer(NamedTuple):
 
     Attributes:
         name: short, unique.
-        module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
+        function: of a module of benchmarks.peers that has the function's `PACKAGES`. It is given a
+            task and `options`, and returns what runs a round.
         note: what a reader must know to judge the figure.
-        options: of `make`.
     """
 
     name: str
-    module: str
+    function: str
     note: str = ""
     options: Mapping[str, Any] = {}
 
@@ -44,9 +42,10 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
 
     def make() -> Callable[[], Run]:
         log = _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"
-        child = Child("serve", ours=peer.module in _OURS or not ENVIRONMENT.exists(), log=log)
+        ours = peer.function.startswith("ours.") or not ENVIRONMENT.exists()
+        child = Child(ours=ours, log=log)
         stack.callback(child.end)
-        order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
+        order = {"function": peer.function, "options": peer.options, "task": asdict(task)}
         cores = sorted(os.sched_getaffinity(0))[: task.workers]
         reply = child.ask(order | {"cores": cores})
         if "missing" in reply:
@@ -58,35 +57,20 @@ def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str
     return Contestant(peer.name, make, peer.note)
 
 
-def race_peers(
-    peers: Sequence[Peer],
-    task: Task,
-    options: argparse.Namespace,
-    title: str,
-    *,
-    references: Sequence[str],
-) -> None:
-    """Race peers that do one task, with a warm page cache, and report."""
-    where = machine(cache="warm")
-    with ExitStack() as stack:
-        entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
-        race(entries, options, title, where=where, references=references, unit="img/s")
-
-
 class Child:
-    """A process that runs a module of `benchmarks.peers`, here or in the environment of the peers.
+    """A process of `benchmarks.peers.child`, in this environment or in that of the peers.
 
     Lines of JSON go back and forth; `log` has what else it says.
     """
 
     def __init__(
-        self, module: str, *, ours: bool, log: Path, environment: Mapping[str, str] | None = None
+        self, *, ours: bool, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable if ours else ENVIRONMENT, "-m", f"benchmarks.peers.{module}"],
+                [sys.executable if ours else ENVIRONMENT, "-m", "benchmarks.peers.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -75,7 +75,11 @@ class Ranks:
         """Train one step on every `count` packs."""
         for rank, pipe in enumerate(self._pipes):
             pipe.send([_pack(units, number) for number in range(rank, len(units), self.count)])
-        parts = [self._answer(pipe) for pipe in self._pipes]
+        parts = []
+        for pipe in self._pipes:
+            if not pipe.poll(_PATIENCE):
+                raise TimeoutError(f"{self.count} ranks made no run within {_PATIENCE:.0f} s")
+            parts.append(pipe.recv())
         times = np.stack([steps for steps, _ in parts], axis=1)
         exchange = max(seconds for _, seconds in parts)
         return Timed(times[..., 0], times[..., 1], times[..., 2], exchange)
@@ -88,11 +92,6 @@ class Ranks:
             if process.is_alive():
                 process.kill()
         self._folder.cleanup()
-
-    def _answer(self, pipe: Connection) -> Any:
-        if not pipe.poll(_PATIENCE):
-            raise TimeoutError(f"{self.count} ranks made no run within {_PATIENCE:.0f} s")
-        return pipe.recv()
 
 
 def _pack(units: Units, number: int) -> tuple[Int64, Int64]:

@@ -126,7 +126,7 @@ def imbalance(costs: Float64) -> float:
     return float(costs.max(1).sum() / costs.mean(1).sum())
 
 
-def simulate(cost: Cost, *, capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
+def simulate(cost: Cost, capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
     """Yield the expected throughput of many ranks, by the cost of their packs alone."""
     for ranks in (4, 64, 1024):
         # Three blocks of the plan, or two buffers a rank.

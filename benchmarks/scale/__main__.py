@@ -126,15 +126,11 @@ def planned(options: argparse.Namespace) -> Iterator[Row]:
             yield {"ranks": world, **row}
 
 
-def asked(options: argparse.Namespace) -> Iterator[Row]:
-    yield from requests(options.samples, WORLDS)
-
-
 SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "open": opening,
     "columns": columns,
     "planning": planned,
-    "requests": asked,
+    "requests": lambda options: requests(options.samples, WORLDS),
 }
 
 

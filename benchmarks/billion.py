@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import command, machine, parse_with_json, show, write_json
+from benchmarks.common import command, machine, parse_args, show, write_json
 from benchmarks.data import drop_cache
 from datapipe.index.files.block_checksums import write_sums
 
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="drop the columns' page cache first")
     parser.add_argument("--plain", action="store_true", help="compare no checksums")
     parser.add_argument("--folder", type=Path, default=Path("build/billion"))
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     if not (options.folder / "sample_image.npy").exists():
         print(f"writing columns of {options.samples:,} samples to {options.folder}", flush=True)
         write_columns(options.folder, options.samples)

@@ -174,7 +174,7 @@ def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argp
     add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
     add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
     add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     for name in ("samples", "rounds", "workers"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
@@ -185,7 +185,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
 
 
-def parse_with_json(parser: argparse.ArgumentParser) -> argparse.Namespace:
+def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add_json(parser)
     return parser.parse_args()
 
@@ -289,11 +289,12 @@ def show(title: str, rows: Iterable[Row]) -> list[Row]:
     return kept
 
 
-def show_as(kind: str, content: dict[str, Any]) -> None:
-    """Print results as a kind of figure of the page of benchmarks, without its charts."""
+def show_as(kind: str, content: dict[str, Any], path: Path | None = None) -> None:
+    """Print results as a kind of figure of the page of benchmarks, without charts; write them."""
     from tools.docs_site.figures import as_text  # which imports this module
 
     print(f"\n{as_text(kind, content)}\n", flush=True)
+    write_json(path, content)
 
 
 def _cell(value: Any) -> str:

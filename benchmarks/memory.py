@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.common import Row, command, parse_with_json, show, write_json
+from benchmarks.common import Row, command, parse_args, show, write_json
 from benchmarks.data import fresh, photographs
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[100_000, 500_000, 2_000_000])
     parser.add_argument("--layouts", nargs="+", choices=_MAKERS, default=list(_MAKERS))
     parser.add_argument("--workers", type=int, default=2)
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     results = []
     for layout in options.layouts:
         for samples in options.samples:

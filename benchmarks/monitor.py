@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import datapipe
-from benchmarks.common import command, headline, machine, parse_with_json, show, write_json
+from benchmarks.common import command, headline, machine, parse_args, show, write_json
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.session import RECORDED_EVERY
 
@@ -35,7 +35,7 @@ def main() -> None:
     add = parser.add_argument
     add("--step", type=float, nargs="+", default=[10.0, 50.0], help="ms (default: 10 50)")
     add("--steps", type=int, default=3000, help="of 10 ms; others take as long (%(default)s)")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     if options.steps < _BLOCKS or min(options.step) <= 0:
         parser.error(f"--steps must be at least {_BLOCKS}, and --step above 0")
     where = machine("datapipe", "torch", cache="not used")

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
-from benchmarks.common import command, machine, parse_with_json, write_json
+from benchmarks.common import command, machine, parse_args, write_json
 
 _STEPS = 96  # three of which are recorded
 _WARM_UP = 5
@@ -60,7 +60,7 @@ CASES = {
 
 def main() -> None:
     parser = command("monitor_planted", __doc__)
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
         ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(2)]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.common import Row, command, headline, machine, parse_with_json, show, write_json
+from benchmarks.common import Row, command, headline, machine, parse_args, show, write_json
 from datapipe.array_types import Int64
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
@@ -55,7 +55,7 @@ def main() -> None:
     add("--samples", type=int, default=1_000_000, help="lengths (default: %(default)s)")
     add("--rounds", type=int, default=5, help="of each timing (default: %(default)s)")
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     where = machine("numpy", "numba", "datapipe", cache="not used")
     print(headline(where))
     content: dict[str, Any] = {"machine": where, "samples": options.samples}

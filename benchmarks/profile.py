@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from benchmarks.common import (
-    Contestant,
-    Run,
-    chosen,
-    command,
-    compete,
-    machine,
-    parse,
-    show_as,
-    write_json,
-)
+from benchmarks.common import Contestant, Run, chosen, command, compete, machine, parse, show_as
 from benchmarks.data import mixed_photographs, packed, photographs
 from benchmarks.peers.work import BATCH, SIDE
 from benchmarks.transforms import hold_lock
@@ -141,11 +131,10 @@ def main() -> None:
         print(f"--- {name}", flush=True)
         found.append(run_case(by_name[name], seconds=options.seconds, rounds=options.rounds))
     content = {"title": "Remedies, predicted and measured", "machine": where, "cases": found}
-    show_as("remedies", content)
+    show_as("remedies", content, options.json)
     if errors := [abs(row["error"]) for case in found for row in case["remedies"]]:
         within = sum(error <= 0.2 for error in errors)
         print(f"{within} of {len(errors)} within 20 %, the worst {max(errors):.0%} off")
-    write_json(options.json, content)
 
 
 if __name__ == "__main__":

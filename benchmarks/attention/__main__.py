@@ -18,23 +18,13 @@ all of it in seconds, to check that it runs: its figures mean nothing.
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
-from itertools import product
 from pathlib import Path
 
 import torch
 
-from benchmarks.attention.measure import (
-    Batch,
-    Layer,
-    contestant,
-    draw_lengths,
-    packed,
-    padded,
-    uniform,
-)
-from benchmarks.attention.report import PACKED, PADDED, Measured, absences, draw
-from benchmarks.common import Contestant, add_json, command, compete, machine, show_as, write_json
+from benchmarks.attention.measure import Layer, Measured, measure_mixed, measure_rows
+from benchmarks.attention.report import absences, draw
+from benchmarks.common import add_json, command, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.model.attention import KERNELS
 
@@ -130,40 +120,6 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     if not 0 <= options.dropout < 1:
         parser.error(f"--dropout {options.dropout}: give a share from 0 to below 1")
     return options
-
-
-def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
-    """Each kernel over rows of `length` tokens, `--tokens` together."""
-    count = max(1, options.tokens // length)
-    batches = {"": uniform(layer, count, length)}
-    return measure(layer, length, batches, f"{count} x {length:,}", options)
-
-
-def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
-    """Each kernel over the same samples, padded and packed."""
-    lengths = draw_lengths(max(options.tokens, length), length)
-    batches = {PADDED: padded(layer, lengths), PACKED: packed(layer, lengths)}
-    shape = (
-        f"{len(lengths)} samples of {min(lengths):,} to {max(lengths):,}: {sum(lengths):,} tokens "
-        f"packed, {batches[PADDED].total:,} padded"
-    )
-    return measure(layer, length, batches, shape, options)
-
-
-def measure(
-    layer: Layer, length: int, batches: dict[str, Batch], shape: str, options: argparse.Namespace
-) -> Measured:
-    """Measure in turns what all kernels take for the same samples, in each form of a batch."""
-    torch.compiler.reset()  # so that no number of tokens is one too many to compile for
-    real = next(iter(batches.values())).real
-    measured = Measured(length=length, tokens=real, shape=shape)
-    contestants = []
-    for kernel, (form, batch) in product(options.kernels, batches.items()):
-        name = f"{kernel} {form}".strip()
-        keep = partial(measured.costs.__setitem__, name)
-        contestants.append(Contestant(name, partial(contestant, kernel, layer, batch, keep)))
-    measured.results = compete(contestants, options.rounds)
-    return measured
 
 
 def aims(rows: Iterable[Measured]) -> list[Bar]:

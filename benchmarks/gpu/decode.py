@@ -35,7 +35,7 @@ from benchmarks.common import (
     command,
     compete,
     machine,
-    parse_with_json,
+    parse_args,
     report,
     write_json,
 )
@@ -62,7 +62,7 @@ def main() -> None:
     about = "of DALI; the most are those of the CPU kernels too (default: %(default)s)"
     add("--threads", type=int, nargs="+", default=several, metavar="N", help=about)
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     if min(*options.batches, *options.threads, options.rounds) < 1:
         parser.error("take at least 1 of --batches, --threads and --rounds")
     if options.samples < max(options.batches):

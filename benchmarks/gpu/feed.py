@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.chats import chats
-from benchmarks.common import Result, command, machine, parse_with_json, report, write_json
+from benchmarks.common import Result, command, machine, parse_args, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
 from benchmarks.gpu.loading import DECODERS, measure_copies, measure_loader, measure_overlap
@@ -80,7 +80,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--models", nargs="*", metavar="NAME", help="of the reference (default: base)")
     add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     names = ("samples", "rounds", "step_ms", "models", "pack", "steps")
     # A pack of 8,192 tokens is too little work for an H100.
     usual, small = (4096, 20, 50.0, ["base"], 32768, 60), (256, 1, 5.0, ["tiny"], 1024, 2)

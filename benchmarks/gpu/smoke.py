@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.attention.measure import Layer, uniform
-from benchmarks.common import Absent, command, headline, machine, parse_with_json, show, write_json
+from benchmarks.common import Absent, command, headline, machine, parse_args, show, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import describe, find_device
 from benchmarks.gpu.decoders import SIDE, SPEC, torchvision_decoder
@@ -37,7 +37,7 @@ COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # 
 def main() -> None:
     parser = command("gpu.smoke", __doc__)
     parser.add_argument("--rehearse", action="store_true", help="on the CPU")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     device = find_device(rehearse=options.rehearse)
     packages = ("torch", "torchvision", "triton", "transformers", "numpy", "numba")
     others = ("nvidia-dali-cuda130", "nvidia-ml-py", "bitsandbytes", "flash-attn", "xformers")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import command, machine, parse_with_json, show_as, write_json
+from benchmarks.common import command, machine, parse_args, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
 from benchmarks.ladder.ratios import ratios
 from benchmarks.training import train
@@ -148,7 +148,7 @@ def main() -> None:
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
     part = "rungs: those on the way up, or the last one with those aside (default: all)"
     add("--part", choices=("all", "way", "asides"), default="all", help=part)
-    options = parse_with_json(parser)
+    options = parse_args(parser)
 
     names = ("pack", "images", "workers", "processes")
     given = {name: vars(options)[name] for name in names}

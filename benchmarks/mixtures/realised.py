@@ -10,15 +10,7 @@ import numpy as np
 
 import datapipe
 from benchmarks.common import Row
-from benchmarks.mixtures.data import (
-    CAPACITY,
-    SIDE,
-    small,
-    synthetic,
-    text_spec,
-    weighted,
-    weights,
-)
+from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weighted, weights
 from benchmarks.mixtures.opening import aim
 from datapipe.array_types import Float64, Int64
 from datapipe.index.manifest import read_manifest

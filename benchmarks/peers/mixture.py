@@ -85,12 +85,8 @@ class Mixture:
         say("batches", state=size)
         while len(following) < self.following:
             following.append(next(iterator))
-        names = [[_name(text) for text in texts(batch)] for batch in following]
-        say("end", following=names)
-
-
-def _name(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+        digests = [[hashlib.sha256(text.encode()) for text in texts(batch)] for batch in following]
+        say("end", following=[[digest.hexdigest()[:12] for digest in each] for each in digests])
 
 
 def datapipe(say: Say, **task: Any) -> None:
@@ -215,15 +211,14 @@ def convert_shards(folder: Path, out: Path) -> None:
     import benchmarks.peers.no_torchvision  # noqa: F401  # isort: skip
     from streaming import MDSWriter
 
-    if out.exists():
-        return
-    temporary = out.with_name(f"{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    original = out.parent.parent / out.name
-    if out.parent.name.startswith("link-") and (original / "index.json").exists():
-        shutil.copytree(original, temporary, copy_function=os.link)
-    else:
-        with MDSWriter(out=str(temporary), columns=_COLUMNS) as writer:
+    from benchmarks.common import made_once
+
+    def write(place: Path) -> None:
+        original = out.parent.parent / out.name
+        if out.parent.name.startswith("link-") and (original / "index.json").exists():
+            shutil.copytree(original, place, copy_function=os.link, dirs_exist_ok=True)
+            return
+        with MDSWriter(out=str(place), columns=_COLUMNS, exist_ok=True) as writer:
             for shard in sorted(folder.glob("*.tar")):
                 with tarfile.open(shard) as tar:
                     sample: dict[str, Any] = {}
@@ -235,4 +230,5 @@ def convert_shards(folder: Path, out: Path) -> None:
                         if len(sample) == len(_COLUMNS):
                             writer.write(sample)
                             sample = {}
-    temporary.rename(out)
+
+    made_once(out, write)

@@ -30,27 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.common import (
-    Row,
-    Spread,
-    command,
-    headline,
-    machine,
-    parse_with_json,
-    show,
-    write_json,
-)
+from benchmarks.common import Row, Spread, command, headline, machine, parse_args, show, write_json
 from benchmarks.ranks.measure import Ranks, Timed
-from benchmarks.ranks.packs import (
-    Cost,
-    balanced,
-    draw,
-    fit,
-    imbalance,
-    round_robin,
-    simulate,
-    steps_of,
-)
+from benchmarks.ranks.packs import Cost, balanced, draw, fit, imbalance, round_robin, simulate
 from benchmarks.ranks.plan import planning
 from datapipe.array_types import Float64
 from datapipe.plan import Units
@@ -135,7 +117,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, nargs="+", default=[1, 2, 4], help="(default: 1 2 4)")
     add("--steps", type=int, default=8, help="of a way in a round (default: %(default)s)")
     add("--rounds", type=int, default=5, help="(default: %(default)s)")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     if min(options.steps, options.rounds, *options.ranks) < 1:
         parser.error("--steps, --rounds and --ranks must be at least 1")
     if 1 not in options.ranks:
@@ -164,7 +146,7 @@ def measure(options: argparse.Namespace, image_tokens: int) -> Measured:
                     # The first round brings memory and kernels to where the others find them.
                     steps = options.steps if turn else 1
                     start = turn * options.steps
-                    units = steps_of(packs[ranks, way], ranks, start, start + steps)
+                    units = packs[ranks, way].between(start * ranks, (start + steps) * ranks)
                     done = Round(units, group.train(units))
                     rates = ", ".join(f"{done.rate(clock):,.0f} ({clock})" for clock in CLOCKS)
                     text = f"round {turn}: {ranks} ranks, {way}: tokens/s {rates}"

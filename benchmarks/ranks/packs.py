@@ -117,10 +117,6 @@ def _packs_of(sizes: Sizes, capacity: int, rank: int, ranks: int) -> list[Int64]
     return packs
 
 
-def steps_of(units: Units, ranks: int, start: int, stop: int) -> Units:
-    return units.between(start * ranks, stop * ranks)
-
-
 def imbalance(costs: Float64) -> float:
     """Return the slowest rank's cost by the mean, over all steps: float64 [steps, ranks]."""
     return float(costs.max(1).sum() / costs.mean(1).sum())

@@ -30,16 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import (
-    Row,
-    Spread,
-    command,
-    headline,
-    machine,
-    parse_with_json,
-    show,
-    write_json,
-)
+from benchmarks.common import Row, Spread, command, headline, machine, parse_args, show, write_json
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
 from benchmarks.mixtures.opening import Opened, aim, opened, timings
@@ -157,7 +148,7 @@ def main() -> None:
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
     add("--home", type=Path, default=Path("build/scale"), help="folder (default: %(default)s)")
     add("--keep", action="store_true", help="leave the dataset where it is")
-    options = parse_with_json(parser)
+    options = parse_args(parser)
     where = machine("datapipe", "torch", "numpy", cache="as in the tables")
     print(headline(where), flush=True)
     tables: dict[str, list[Row]] = {}

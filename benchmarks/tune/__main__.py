@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import Row, chosen, command, machine, parse, show, show_as, write_json
+from benchmarks.common import Row, chosen, command, machine, parse, show, show_as
 from benchmarks.data import packed, photographs
 from benchmarks.tune.loaders import known
 from datapipe import ImageSpec, make_loader, tune_workers
@@ -49,7 +50,7 @@ Choice = tuple[str, int, int | None, float]
 
 PARTS = ("synthetic", "busy", "torch", "datapipe")
 WORKERS = (0, 2, 4, 8, 16, 32)  # of the textbooks
-_BATCHES = 10
+_BATCHES = 10  # that they time
 _SIDE, _BATCH = 336, 32
 _SECONDS = 2.0  # of a run that the truth is measured with
 _DISTURBED = 0.1  # of the cores' time, that others take; such a run is repeated
@@ -132,7 +133,7 @@ def synthetic() -> dict[str, list[Answer]]:
         swept.append(_judge(case, _sweep(case, SETTINGS), SETTINGS))
         clock = Clock()
         compared.append(_judge(case, _sweep(case, few), few))
-        compared.append(_judge(case, textbook(_Maker(case, clock), clock), few))
+        compared.append(_judge(case, textbook(_maker(case, clock), clock), few))
         if (number + 1) % 20 == 0:
             print(f"{number + 1} of 100 sweeps", file=sys.stderr, flush=True)
     return {"a hundred sweeps": swept, "with the settings of the textbooks": compared}
@@ -143,7 +144,7 @@ def _sweep(case: Case, settings: Settings) -> Choice:
     ahead = {ahead for _, ahead in settings if ahead is not None}
     tried = grid({workers for workers, _ in settings}, ahead)
     machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
-    return _chosen(tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine))
+    return _chosen(tune(_maker(case, clock), tried, Goal(budget=case.budget), machine))
 
 
 def _judge(case: Case, choice: Choice, settings: Settings) -> Answer:
@@ -153,22 +154,14 @@ def _judge(case: Case, choice: Choice, settings: Settings) -> Answer:
     return Answer.of(case.machine.name, choice, case.budget, right=right, truth=truth)
 
 
-class _Maker:
-    """Makes the synthetic loaders of a case, each with noise of its own."""
+def _maker(case: Case, clock: Clock) -> Callable[..., Loader]:
+    """Return what makes the synthetic loaders of a case, each with noise of its own."""
+    seeds = count(1000 * case.seed)
 
-    def __init__(self, case: Case, clock: Clock) -> None:
-        self._case, self._clock, self._made = case, clock, 0
+    def make(**given: Any) -> Loader:
+        return Loader(case.machine, clock, drift=case.drift, seed=next(seeds), **given)
 
-    def __call__(self, num_workers: int, prefetch_factor: int | None) -> Loader:
-        self._made += 1
-        return Loader(
-            self._case.machine,
-            self._clock,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            drift=self._case.drift,
-            seed=1000 * self._case.seed + self._made - 1,
-        )
+    return make
 
 
 def busy(budget: float) -> list[Answer]:
@@ -299,10 +292,9 @@ def main() -> None:
         show(part, _by_loader(made))
     rows = {part: [asdict(answer) for answer in made] for part, made in answers.items()}
     content = {"machine": where, **rows}
-    show_as("tune", content)
+    show_as("tune", content, options.json)
     if spent := [a.seconds / a.budget for made in answers.values() for a in made if a.budget]:
         print(f"at most {max(spent):.0%} of the budget was spent")
-    write_json(options.json, content)
 
 
 def _by_loader(answers: Sequence[Answer]) -> Iterator[Row]:

@@ -7,7 +7,7 @@ prints those of all results in a folder.
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,23 +68,16 @@ def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:
         print("", *bars, sep="\n")
 
 
-def read(folder: Path) -> Iterator[tuple[str, Bar]]:
-    """Yield the bars of all results in a folder, each with the name of its file."""
-    for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text())
-        for bar in content.get("aims", ()) if isinstance(content, dict) else ():
-            yield path.name, Bar(**bar)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command("gpu.aims", __doc__)
     parser.add_argument("folder", type=Path, help="of the results")
     folder = parser.parse_args(arguments).folder
-    found = list(read(folder))
-    if not found:
-        print(f"{folder}: no results with figures that were aimed for")
-    for name, bar in found:
-        print(f"{name}: {bar}")
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        bars = content.get("aims", ()) if isinstance(content, dict) else ()
+        found += [f"{path.name}: {Bar(**bar)}" for bar in bars]
+    print(*found or [f"{folder}: no results with figures that were aimed for"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def synthetic(count: int, samples: int, *, kinds: int) -> list[Path]:
     digest = TextEncoder(text_spec()).digest
     distinct = [home / f"kind-{kind}-of-{kinds}" for kind in range(kinds)]
     for kind, folder in enumerate(distinct):
-        made_once(folder, partial(_write_synthetic, samples=samples, kind=kind, kinds=kinds))
+        made_once(folder, partial(_write_synthetic, samples=samples, of=[kind], kinds=kinds))
     folders = [home / f"{kinds}-kinds" / f"dataset-{number:04d}" for number in range(count)]
     for number, folder in enumerate(folders):
         source = distinct[number % kinds]
@@ -92,14 +92,10 @@ def synthetic(count: int, samples: int, *, kinds: int) -> list[Path]:
     return folders
 
 
-def joined(count: int, samples: int, *, kinds: int) -> Path:
-    """Return one dataset with as many samples of every kind as `synthetic` has; make it.
-
-    Shards of the kinds alternate, so that any block of its shuffled order has all of them.
-    """
-    home = HOME / f"synthetic-{samples}"
-    write = partial(_write_synthetic, samples=count * samples, kind=None, kinds=kinds)
-    return made_once(home / f"one-of-{count}-of-{kinds}-kinds", write)
+def joined(samples: int, *, kinds: int) -> Path:
+    """Return one dataset with as many samples of every kind, in turn; make it if it is missing."""
+    write = partial(_write_synthetic, samples=samples, of=range(kinds), kinds=kinds)
+    return made_once(HOME / f"synthetic-{samples}" / f"one-of-{kinds}-kinds", write)
 
 
 def small(count: int, samples: int, *, links: int = 1) -> list[Path]:
@@ -134,14 +130,10 @@ def parts(photos: Photos, count: int) -> list[Path]:
     return folders
 
 
-def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int) -> None:
+def _write_synthetic(folder: Path, *, samples: int, of: Sequence[int], kinds: int) -> None:
     """Write manifest, index and token counts. The shard is a file of the right size, all holes."""
-    if kind is None:
-        drawn = [lengths(samples // kinds, each, kinds) for each in range(kinds)]
-        text = np.stack([tokens for tokens, _ in drawn], 1).ravel()
-        images = np.stack([number for _, number in drawn], 1).ravel()
-    else:
-        text, images = lengths(samples, kind, kinds)
+    drawn = [lengths(samples // len(of), kind, kinds) for kind in of]
+    text, images = (np.stack(each, 1).ravel() for each in zip(*drawn, strict=True))
     samples = len(text)
     size = _write_index(folder / f"{_NAME}.parquet", text, images)
     with (folder / f"{_NAME}.tar").open("wb") as file:
@@ -159,9 +151,20 @@ def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int
     write_manifest(folder, manifest)
     open_columns(folder, manifest)
     encoder = TextEncoder(text_spec())
+    # The images come first, then a question of five tokens, then what is learnt.
+    tokens = TokenPart(
+        text_tokens=text.astype(np.int32),
+        label_tokens=(text - 5).astype(np.int32),
+        places=images,
+        image_at=np.zeros(int(images.sum()), np.int32),
+        spans=np.ones(samples, np.int64),
+        label_start=np.full(samples, 5, np.int32),
+        label_stop=text.astype(np.int32),
+        failures=(),
+    )
 
     def count(files: PartFiles, missing: list[int]) -> None:
-        files.write(shard, _token_part(text, images))
+        files.write(shard, tokens)
 
     open_or_count(folder, manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count)
 
@@ -200,11 +203,8 @@ def _write_index(path: Path, text: Int64, images: Int64) -> int:
     names = pa.array(["txt", "jpg", *(f"{number}.jpg" for number in range(1, images.max() + 1))])
     ext = pa.DictionaryArray.from_arrays(pa.array(np.where(last, 0, slot + 1)), names)
 
-    def of_images(values: npt.NDArray[Any]) -> pa.Array:
-        return pa.ListArray.from_arrays(pa.array(at_image), pa.array(values))
-
-    def of_members(values: pa.Array) -> pa.Array:
-        return pa.ListArray.from_arrays(pa.array(at_member), values)
+    def rows(bounds: npt.NDArray[Any], values: Any) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
 
     sides = np.full(int(at_image[-1]), 480, np.int32)
     first = pa.array(np.full(len(text), 480, np.int32), mask=images == 0)
@@ -215,31 +215,17 @@ def _write_index(path: Path, text: Int64, images: Int64) -> int:
         "height": first,
         "images": pa.array(images.astype(np.int32)),
         "text_bytes": pa.array(4 * text),
-        "image_width": of_images(sides),
-        "image_height": of_images(sides),
-        "orientation": of_images(np.ones(len(sides), np.int8)),
-        "ext": of_members(ext.cast(pa.string())),
-        "offset": of_members(pa.array(offsets)),
-        "size": of_members(pa.array(sizes)),
-        "crc32": of_members(pa.array(np.zeros(total, np.uint32))),
+        "image_width": rows(at_image, sides),
+        "image_height": rows(at_image, sides),
+        "orientation": rows(at_image, np.ones(len(sides), np.int8)),
+        "ext": rows(at_member, ext.cast(pa.string())),
+        "offset": rows(at_member, offsets),
+        "size": rows(at_member, sizes),
+        "crc32": rows(at_member, np.zeros(total, np.uint32)),
     }
     table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
     pq.write_table(table, path)
     return int(room.sum()) + 1024
-
-
-def _token_part(text: Int64, images: Int64) -> TokenPart:
-    """Return counts with the images first, then a question of five tokens, then what is learnt."""
-    return TokenPart(
-        text_tokens=text.astype(np.int32),
-        label_tokens=(text - 5).astype(np.int32),
-        places=images,
-        image_at=np.zeros(int(images.sum()), np.int32),
-        spans=np.ones(len(text), np.int64),
-        label_start=np.full(len(text), 5, np.int32),
-        label_stop=text.astype(np.int32),
-        failures=(),
-    )
 
 
 def _link_as_another(source: Path, folder: Path, *, number: int) -> None:

@@ -45,7 +45,7 @@ def many(options: argparse.Namespace) -> Iterator[Row]:
     if (free := shutil.disk_usage("build").free) < _FREE:
         raise SystemExit(f"build/ has {free / 1e9:.1f} GB free; {_FREE / 1e9:.1f} GB needed")
     shares = weighted(synthetic(options.datasets, samples, kinds=KINDS))
-    whole = {str(joined(1, max(samples, (blocks + 1) << 16), kinds=KINDS)): 1}
+    whole = {str(joined(max(samples, (blocks + 1) << 16), kinds=KINDS)): 1}
     for of, given in ((f"{options.datasets:,} datasets", shares), ("one dataset", whole)):
         for name, count in ((of, 1), (f"{of}, {ranks} ranks", ranks)):
             print(name, file=sys.stderr, flush=True)

@@ -37,11 +37,18 @@ def realised(draws: int) -> Iterator[Row]:
         "of the plan": order_of(given, draws, batch_size=STEP),
         "after packing": order_of(given, draws, **packed),
     }
-    for name, samples in orders.items():
-        found = offsets.searchsorted(samples, side="right") - 1
-        yield {"order": name, **_deviations(found, rates)}
+    found = {name: offsets.searchsorted(each, side="right") - 1 for name, each in orders.items()}
     drawn = np.random.default_rng(0).choice(DATASETS, draws, p=rates)
-    yield {"order": "drawn independently, to compare", **_deviations(drawn, rates)}
+    for name, each in (found | {"drawn independently, to compare": drawn}).items():
+        most, typical = deviation(each, rates, WINDOW)
+        yield {
+            "order": name,
+            "samples": draws,
+            "datasets": DATASETS,
+            "windows": draws - WINDOW + 1,
+            "largest deviation, %": round(100 * most, 3),
+            "root mean square, %": round(100 * typical, 4),
+        }
 
 
 def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
@@ -56,17 +63,6 @@ def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
             if missing <= 0:
                 return np.concatenate(parts)[:draws]
     raise AssertionError("epochs do not end")
-
-
-def _deviations(found: Int64, rates: Float64) -> Row:
-    most, typical = deviation(found, rates, WINDOW)
-    return {
-        "samples": len(found),
-        "datasets": len(rates),
-        "windows": len(found) - WINDOW + 1,
-        "largest deviation, %": round(100 * most, 3),
-        "root mean square, %": round(100 * typical, 4),
-    }
 
 
 def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from ffcv.transforms import NormalizeImage, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from benchmarks.common import Run
+from benchmarks.common import Run, made_once
 from benchmarks.peers.work import BATCH, MEAN, SIDE, STD, Task
 
 PACKAGES = {"make": ("ffcv", "numba", "torch")}
@@ -33,7 +33,7 @@ Images = Literal["same", "q90", "raw"]
 
 def make(task: Task, *, images: Images, epochs: int = 1) -> Callable[[], Run]:
     name = f"ffcv-raw-{SIDE}" if images == "raw" else f"ffcv-{images}"
-    folder = task.form(name, partial(write, task, images))
+    folder = made_once(Path(task.forms) / name, partial(write, task, images))
     decoder = SimpleRGBImageDecoder() if images == "raw" else WholeImage((SIDE, SIDE))
     pixels: list[Any] = [decoder]
     if task.normalized:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from benchmarks.common import Run
+from benchmarks.common import Run, made_once
 from benchmarks.peers.work import BATCH, MEAN, SIDE, STD, Task, normalize
 
 PACKAGES = {
@@ -102,7 +102,7 @@ def litdata_pillow(task: Task) -> Callable[[], Run]:
         given = {"inputs": task.paths(), "output_dir": str(folder), "chunk_size": size}
         litdata.optimize(fn=read, num_workers=1, verbose=False, **given)
 
-    folder = task.form("litdata", write)
+    folder = made_once(Path(task.forms) / "litdata", write)
     dataset = litdata.StreamingDataset(
         str(folder), shuffle=True, drop_last=True, transform=partial(decode, task)
     )
@@ -142,7 +142,7 @@ def mosaic_pillow(task: Task) -> Callable[[], Run]:
             for path in task.paths():
                 out.write(read(path))
 
-    folder = task.form("mosaic", write)
+    folder = made_once(Path(task.forms) / "mosaic", write)
     dataset = Photos(local=str(folder), shuffle=True, batch_size=BATCH)
     workers = {"num_workers": task.workers, "persistent_workers": True}
     return task.epochs(StreamingDataLoader(dataset, batch_size=BATCH, drop_last=True, **workers))

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.common import Run, made_once
+from benchmarks.common import Run
 
 BATCH = 32
 SIDE = 336
@@ -62,10 +62,6 @@ class Task:
 
     def paths(self) -> list[str]:
         return sorted(map(str, Path(self.raw).rglob("*.jpg")))
-
-    def form(self, name: str, write: Callable[[Path], None]) -> Path:
-        """Return the folder of the photographs in the form `name`; `write` makes a missing one."""
-        return made_once(Path(self.forms) / name, write)
 
     def pillow(self, data: bytes) -> Tensor:
         """Decode a JPEG to [3, height, width], by Pillow's decoder and its antialiased filter."""

@@ -5,12 +5,14 @@ short captions mixed with long documents, with 0 to 8 images.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.plan import best_fit_decreasing, vlm_lengths
 from datapipe.array_types import Float64, Int64
+from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
 from datapipe.plan.groups import lay_out
 from datapipe.plan.ragged import edges
@@ -69,31 +71,19 @@ def balanced(sizes: Sizes, capacity: int, ranks: int, cost: Cost | None = None) 
     """Return the packs of an epoch of datapipe, laid out by `cost` if it is given."""
     options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=max(64, ranks))
     source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
-    blocks = _Blocks(EpochPlan(source, options, 0), cost)
+    plan = EpochPlan(source, options, 0)
+    if cost is not None:
+        plan.lay_out = partial(_by_cost, cost, options.group)  # type: ignore[method-assign]
+    blocks = PlannedBlocks(plan, None, ahead=False)
     steps = walk(blocks, Position(0), share=ranks, drop_last=True)
     return Units.join([step.units for step in steps])
 
 
-class _Blocks:
-    epoch = 0
-
-    def __init__(self, plan: EpochPlan, cost: Cost | None) -> None:
-        self.plan, self.cost, self.count = plan, cost, plan.blocks
-        self._last: tuple[int, Units] | None = None
-
-    def __call__(self, block: int, before: int) -> Units:
-        if self._last is None or self._last[0] != block:
-            self._last = block, self._laid_out(block, before)
-        return self._last[1]
-
-    def _laid_out(self, block: int, before: int) -> Units:
-        units = self.plan.form(block)
-        if self.cost is None:
-            return self.plan.lay_out(units, block, before)
-        seconds = (1e9 * self.cost.of(units)).astype(np.int64)
-        group = self.plan.options.group
-        none = np.zeros_like(seconds)
-        return units.take(lay_out(seconds, none, group=group, phase=before % group, key=block))
+def _by_cost(cost: Cost, group: int, units: Units, block: int, before: int) -> Units:
+    """Lay a block out as the plan does, but by the seconds of packs."""
+    seconds = (1e9 * cost.of(units)).astype(np.int64)
+    none = np.zeros_like(seconds)
+    return units.take(lay_out(seconds, none, group=group, phase=before % group, key=block))
 
 
 def round_robin(sizes: Sizes, capacity: int, ranks: int) -> Units:

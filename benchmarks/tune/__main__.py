@@ -168,11 +168,10 @@ def busy(budget: float) -> list[Answer]:
     """Five real loaders while another process keeps the machine busy."""
     answers = []
     with _neighbour():
-        for entry in known(len(os.sched_getaffinity(0))):
-            print(entry.name, file=sys.stderr, flush=True)
-            for choice in choose(entry.make, (0, 1, 2, 4, 8), budget):
-                right = choice[1] in entry.right
-                answers.append(Answer.of(entry.name, choice, budget, right=right))
+        for name, (make, right) in known(len(os.sched_getaffinity(0))).items():
+            print(name, file=sys.stderr, flush=True)
+            for choice in choose(make, (0, 1, 2, 4, 8), budget):
+                answers.append(Answer.of(name, choice, budget, right=choice[1] in right))
     return answers
 
 

@@ -54,7 +54,7 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths():
     dataset = open_dataset(folder)
     assert (np.diff(dataset.columns.sample_image) == images).all()
     assert (np.diff(dataset.columns.sample_member) == images + 1).all()
-    both = np.diff(open_dataset(joined(1, SAMPLES, kinds=2)).columns.sample_image)
+    both = np.diff(open_dataset(joined(SAMPLES, kinds=2)).columns.sample_image)
     for kind in (0, 1):
         assert (both[kind::2] == data.lengths(SAMPLES // 2, kind, 2)[1]).all()
     sizes = next(steps(folder)).units.sizes

@@ -170,15 +170,20 @@ def command(name: str, about: str | None) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argparse.Namespace:
     """Add the options that most benchmarks have, and parse the command line."""
     add = parser.add_argument
-    add("--samples", type=int, default=samples, help="photographs (default: %(default)s)")
-    add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
-    add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
+    each = "threads or processes each (default: %(default)s)"
+    add("--samples", type=natural, default=samples, help="photographs (default: %(default)s)")
+    add("--rounds", type=natural, default=rounds, help="counted rounds (default: %(default)s)")
+    add("--workers", type=natural, default=2, help=each)
     add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
-    options = parse_args(parser)
-    for name in ("samples", "rounds", "workers"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    return options
+    return parse_args(parser)
+
+
+def natural(text: str) -> int:
+    """Return a number of the command line that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -38,7 +38,6 @@ class Photos:
         return f"{self.count:,} photographs, mean {pixels:.2f} MPix, {encoded:.0f} KB"
 
     def paths(self) -> list[Path]:
-        """Return the JPEG files, in order."""
         return sorted(self.raw.rglob("*.jpg"))
 
     def read(self) -> list[bytes]:

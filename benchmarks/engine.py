@@ -56,10 +56,9 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
         with only_on(cores):
             cluster = Cluster()
             clusters.append(cluster)
+            node: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
             for _ in range(nodes):
-                cluster.add_node(
-                    num_cpus=cpus, object_store_memory=1 << 30, include_dashboard=False
-                )
+                cluster.add_node(object_store_memory=1 << 30, **node)
             cluster.wait_for_nodes()
         return partial(time_ray, photos, cluster.address, cores)
 
@@ -77,7 +76,6 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
 
 
 def time_alone(photos: Photos) -> Run:
-    """Pack once with one process, on one core."""
     # A program of its own, since workers come from a template that has all cores.
     core = {min(os.sched_getaffinity(0))}
     with ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, core)) as alone:

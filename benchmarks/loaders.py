@@ -93,7 +93,6 @@ def title_of(photos: Photos, task: Task, options: argparse.Namespace) -> str:
 
 
 def describe(photos: Photos, task: Task) -> str:
-    """Return the task, with its photographs."""
     work = f"{SIDE}x{SIDE} antialiased"
     if task.mixed:
         most = MAX_PIXELS // MULTIPLE**2

@@ -16,6 +16,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -118,9 +119,8 @@ def share(task: Task, title: str, options: argparse.Namespace) -> None:
         workers="processes",
         epochs=_PROCESSES,
     )
-    iterator = iter(loader)
-    for _ in range(len(loader) - 1):
-        next(iterator)
+    iterator = iter(loader)  # which keeps the workers
+    deque(islice(iterator, len(loader) - 1), maxlen=0)
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
     every = [one for pid in pids for one in psutil.Process(pid).memory_maps()]
     maps = [one for one in every if one.path.endswith(IMAGES)]

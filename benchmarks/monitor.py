@@ -104,9 +104,8 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
     torch.set_num_threads(threads)
     operators = sum(operator.calls for operator in recorder.samples[-1].operators)
     step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
-    share = (slow - step) / (RECORDED_EVERY * step)
     times = {"step_ms": 1e3 * step, "extra_ms": 1e3 * (slow - step)}
-    return {"operators": operators, **times, "share": share}
+    return {"operators": operators, **times, "share": (slow - step) / (RECORDED_EVERY * step)}
 
 
 def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:

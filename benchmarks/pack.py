@@ -42,9 +42,7 @@ def main() -> None:
 
 def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
     """Return all that are compared, ours first and the limits last."""
-
-    def ours(check: str) -> Pack:
-        return partial(pack_datapipe, workers=workers, check=check)
+    ours = partial(pack_datapipe, workers=workers)
 
     def entry(name: str, make: Callable[[], Pack], note: str) -> Contestant:
         return Contestant(name, lambda: partial(time_pack, photos, make()), note)
@@ -54,8 +52,8 @@ def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
     direct = "as many bytes from one buffer, direct writes of 8 MiB and fsync; nothing is read"
     processes, headers = f"{workers} processes; fsync", "512-byte headers without content"
     return [
-        entry("datapipe, header", lambda: ours("header"), f"{processes}; {ends}"),
-        entry("datapipe, decode", lambda: ours("decode"), f"{processes}; {whole}"),
+        entry("datapipe, header", lambda: partial(ours, check="header"), f"{processes}; {ends}"),
+        entry("datapipe, decode", lambda: partial(ours, check="decode"), f"{processes}; {whole}"),
         entry("ShardWriter", shard_writer, "webdataset, one process; no fsync"),
         entry("ShardWriter, fsync", partial(shard_writer, post=fsync), "the same, then fsync"),
         entry("GNU tar", lambda: pack_gnu_tar, "one process; no fsync"),

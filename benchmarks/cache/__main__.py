@@ -30,18 +30,10 @@ EPOCHS = 24  # of a round: one takes a fraction of a second
 _DAYS_EPOCHS = 1000
 _LOOKS = (10, 100, 250, 500, 750, 1000)
 
-CACHED = Peer(
-    "datapipe, cached",
-    "ours.loader",
-    "threads; decoded images in memory",
-    {"cached": "4GB", "epochs": EPOCHS},
-)
-GATHER = Peer(
-    "limit: gather",
-    "ours.limit",
-    "threads; torch.index_select of uint8 into reused memory",
-    {"which": "gather"},
-)
+MEMORY = "threads; decoded images in memory"
+CACHED = Peer("datapipe, cached", "ours.loader", MEMORY, {"cached": "4GB", "epochs": EPOCHS})
+INDEX = "threads; torch.index_select of uint8 into reused memory"
+GATHER = Peer("limit: gather", "ours.limit", INDEX, {"which": "gather"})
 PEERS = (CACHED, OURS, *FFCV, GATHER)
 
 

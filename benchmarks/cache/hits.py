@@ -73,13 +73,13 @@ def hits(path: Path | None) -> None:
         kept = int(part * _SAMPLES)
         layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), kept * 64)
         pinned = float((layout.places(_order(1)[::ranks]) >= 0).mean())
-        row = {"what": what, "part": part, "pin": pinned, "lru": _run(Lru(kept), ranks=ranks)}
-        rows.append(row | {"next-use": _run(NextUse(kept), ranks=ranks)})
+        served = {"lru": _run(Lru(kept), ranks), "next-use": _run(NextUse(kept), ranks)}
+        rows.append({"what": what, "part": part, "pin": pinned, **served})
     show(f"Share of reads that the cache serves; {_SAMPLES:,} samples, reshuffled each epoch", rows)
     write_json(path, {"title": "cache hits", "where": machine(cache="none"), "rows": rows})
 
 
-def _run(policy: Policy, *, ranks: int) -> float:
+def _run(policy: Policy, ranks: int) -> float:
     """Return the share that one rank is served in the epochs after the first ones."""
     share = ranks * _BATCH
     uses = NextUses(_blocks, samples=_SAMPLES, rank=0, world_size=ranks, share=share)

@@ -35,6 +35,7 @@ from benchmarks.common import (
     command,
     compete,
     machine,
+    natural,
     parse_args,
     report,
     write_json,
@@ -55,16 +56,15 @@ def main() -> None:
     cores = available_cpus()
     parser = command("gpu.decode", __doc__)
     add = parser.add_argument
-    add("--samples", type=int, default=4096, help="photographs (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
-    add("--batches", type=int, nargs="+", default=[32, 64, 128, 256], metavar="N", help="images")
-    several = sorted({max(1, cores // 4), max(1, cores // 2), cores})
+    several: dict[str, Any] = {"type": natural, "nargs": "+", "metavar": "N"}
+    add("--samples", type=natural, default=4096, help="photographs (default: %(default)s)")
+    add("--rounds", type=natural, default=3, help="counted rounds (default: %(default)s)")
+    add("--batches", **several, default=[32, 64, 128, 256], help="images")
+    counts = sorted({max(1, cores // 4), max(1, cores // 2), cores})
     about = "of DALI; the most are those of the CPU kernels too (default: %(default)s)"
-    add("--threads", type=int, nargs="+", default=several, metavar="N", help=about)
+    add("--threads", **several, default=counts, help=about)
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
     options = parse_args(parser)
-    if min(*options.batches, *options.threads, options.rounds) < 1:
-        parser.error("take at least 1 of --batches, --threads and --rounds")
     if options.samples < max(options.batches):
         parser.error(f"--samples {options.samples}: take a batch of {max(options.batches)}")
     device = find_device(rehearse=options.rehearse)

@@ -103,13 +103,9 @@ def limits(device: torch.device, setting: Setting) -> list[Entry]:
     )
     note = f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
     note += f"{setting.threads} threads"
+    make = partial(dali_limit, device, setting)
     return [
-        Entry(
-            f"limit: DALI, {name}",
-            setting.batch,
-            partial(dali_limit, device, setting, **how),
-            note,
-        )
+        Entry(f"limit: DALI, {name}", setting.batch, partial(make, **how), note)
         for name, how in made
     ]
 

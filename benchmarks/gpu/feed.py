@@ -69,7 +69,6 @@ def main() -> None:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; a rehearsal has small defaults."""
     add = parser.add_argument
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
     add("--only", nargs="+", choices=_PARTS, help="parts to measure (default: all)")

@@ -92,8 +92,7 @@ def product(device: torch.device) -> str:
 
 
 def compiled_by_numba(module: str) -> str:
-    """Import a module of kernels, which compiles them."""
-    import_module(module)
+    import_module(module)  # which compiles its kernels
     return "compiled"
 
 

@@ -65,6 +65,15 @@ def rungs(
     prefetch: dict[str, Any] = {"prefetch": 3} | ({"copy-late": None} if gpu else {})
     lazily = {"zero-gradients": None, "wait-for-losses": None}
     cache = {"device-cache": "8GB"} if gpu else {"cache": "4GB"}
+    # The modes of `torch.compile` that do something here, the best known one last.
+    compiled = [
+        Rung(
+            f"torch.compile, {mode}, constant shapes",
+            {"compile": mode, "static-shapes": True, "max-images": images},
+            aside=not gpu or mode != "default",
+        )
+        for mode in ("max-autotune", *["reduce-overhead"] * gpu, "default")
+    ]
     return [
         Rung("naive loop: batch 4, no workers, float32, padded", NAIVE),
         Rung("workers", {"num-workers": workers}),
@@ -76,22 +85,9 @@ def rungs(
         Rung("fewer synchronisations", lazily),
         Rung("length buckets", {"buckets": 8}, aside=True),
         Rung(f"packs of {pack:,} tokens", packed),
-        *compiled(gpu, images),
+        *compiled,
         Rung("images on the device" if gpu else "images in memory", cache),
         *asides(gpu, processes),
-    ]
-
-
-def compiled(gpu: bool, images: int) -> list[Rung]:
-    """Return the modes of `torch.compile` that do something here, the best known one last."""
-    constant = {"static-shapes": True, "max-images": images}
-    return [
-        Rung(
-            f"torch.compile, {mode}, constant shapes",
-            {"compile": mode, **constant},
-            aside=not gpu or mode != "default",
-        )
-        for mode in ("max-autotune", *["reduce-overhead"] * gpu, "default")
     ]
 
 

@@ -42,6 +42,7 @@ from benchmarks.common import (
     compete,
     headline,
     machine,
+    natural,
     report,
     show,
     write_json,
@@ -185,14 +186,6 @@ HELP = {
     "batch": "samples of a batch of a rank",
     "batches": "before memory is read",
 }
-
-
-def natural(text: str) -> int:
-    """Return a number of the command line that is at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 if __name__ == "__main__":

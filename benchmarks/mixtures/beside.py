@@ -44,12 +44,8 @@ def growth(rows: list[Row]) -> Iterator[Row]:
     """Yield the bytes that a further sample takes of the machine, by loader and workers."""
     whole = [row for row in rows if "failed" not in row]
     for row in whole:
-        before = [
-            other
-            for other in whole
-            if (other["loader"], other["workers"]) == (row["loader"], row["workers"])
-            and other["samples"] < row["samples"]
-        ]
+        alike = [one for one in whole if all(one[x] == row[x] for x in ("loader", "workers"))]
+        before = [other for other in alike if other["samples"] < row["samples"]]
         if before:
             more = row["samples"] - before[0]["samples"]
             span = f"{before[0]['samples']:,} to {row['samples']:,}"

@@ -61,7 +61,6 @@ def weights(count: int) -> Int64:
 
 
 def weighted(folders: Sequence[Path]) -> dict[str, int]:
-    """Return the weights of datasets by their folders."""
     return dict(zip(map(str, folders), weights(len(folders)).tolist(), strict=True))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,6 @@ _PATIENCE = 600.0  # seconds for a phase
 
 
 class Memory(NamedTuple):
-    """Bytes of memory."""
-
     rss: int = 0
     pss: int = 0
     uss: int = 0
@@ -80,7 +78,7 @@ class Rank(Child):
         options: dict[str, Any],
         *,
         ours: bool,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] = {},
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
             raise Absent("not installed; run benchmarks/peers/install.sh")
@@ -168,7 +166,6 @@ class Ranks(ExitStack):
         return [rank.look() for rank in self._ranks]
 
     def peak_rss(self) -> int:
-        """Return the peak of the rank that had the most."""
         return max(rank.peak_rss() for rank in self._ranks)
 
     @contextmanager

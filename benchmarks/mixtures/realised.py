@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import count, pairwise, product
 from typing import Any
 
@@ -93,8 +92,7 @@ def orders(steps: int) -> Iterator[Row]:
     ):
         expected = None
         for world, workers in product(WORLDS, WORKERS):
-            read = partial(_read, given, world, workers, steps, options)
-            found = [read(rank) for rank in range(world)]
+            found = [_read(given, world, workers, steps, options, n) for n in range(world)]
             order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
             digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
             expected = expected or digest

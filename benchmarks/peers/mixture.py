@@ -55,7 +55,6 @@ class Mixture:
         return Path(self.states) / f"rank-{self.rank}"
 
     def load(self) -> Any:
-        """Return the state that a rank of this number has saved."""
         return pickle.loads(self.path.read_bytes())
 
     def follow(
@@ -201,7 +200,6 @@ def streaming(say: Say, *, convert: bool = False, **task: Any) -> None:
 
 
 def form(mixture: Mixture, folder: str) -> Path:
-    """Return the folder of Streaming's shards of a dataset."""
     home = Path(mixture.home)
     return home.with_name(f"{home.name}-mosaic") / Path(folder).relative_to(home)
 

@@ -24,11 +24,8 @@ _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have t
 class Peer(NamedTuple):
     """Contestant of a race.
 
-    Attributes:
-        name: short, unique.
-        function: of a module of benchmarks.peers that has the function's `PACKAGES`. It is given a
-            task and `options`, and returns what runs a round.
-        note: what a reader must know to judge the figure.
+    `function` is of a module of `benchmarks.peers` that has its `PACKAGES`. It is given a task and
+    `options`, and returns what runs a round. `note` says how to judge the figure.
     """
 
     name: str
@@ -63,9 +60,7 @@ class Child:
     Lines of JSON go back and forth; `log` has what else it says.
     """
 
-    def __init__(
-        self, *, ours: bool, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, *, ours: bool, log: Path, environment: Mapping[str, str] = {}) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
@@ -75,7 +70,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **environment},
                 # In its own group, to be stopped or ended with its workers, but in the same
                 # session: if this process dies, the kernel wakes a stopped group and hangs it up.
                 process_group=0,

@@ -166,7 +166,6 @@ def fitted(runs: Measured) -> tuple[Cost, float]:
 
 
 def steps_table(runs: Measured, capacity: int) -> Iterator[Row]:
-    """Yield a row for each number of ranks, clock and way."""
     cores = len(os.sched_getaffinity(0))
     several = sorted({ranks for ranks, _ in runs if ranks > 1}, reverse=True)
     for ranks, clock, way in product(several, CLOCKS, WAYS):
@@ -206,7 +205,6 @@ def scaling_table(runs: Measured) -> Iterator[Row]:
 
 
 def ratio(rates: Sequence[float], others: Sequence[float]) -> str:
-    """Return median, least and most of the ratios inside rounds."""
     return str(Spread.of([own / other for own, other in zip(rates, others, strict=True)]))
 
 

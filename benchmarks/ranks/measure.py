@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,8 +74,11 @@ class Ranks:
 
     def train(self, units: Units) -> Timed:
         """Train one step on every `count` packs."""
+        sizes = units.sizes
+        assert sizes is not None
+        packs = [(sizes.tokens[a:b], sizes.images[a:b]) for a, b in pairwise(units.offsets)]
         for rank, pipe in enumerate(self._pipes):
-            pipe.send([_pack(units, number) for number in range(rank, len(units), self.count)])
+            pipe.send(packs[rank :: self.count])
         parts = []
         for pipe in self._pipes:
             if not pipe.poll(_PATIENCE):
@@ -92,12 +96,6 @@ class Ranks:
             if process.is_alive():
                 process.kill()
         self._folder.cleanup()
-
-
-def _pack(units: Units, number: int) -> tuple[Int64, Int64]:
-    one = units.between(number, number + 1)
-    assert one.sizes is not None
-    return one.sizes.tokens, one.sizes.images
 
 
 def _serve(

@@ -25,6 +25,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -54,33 +55,27 @@ def opening(options: argparse.Namespace) -> Iterator[Row]:
     print("selecting samples, once", flush=True)
     _opened(folder, 1)
     files = planned_from(folder)
-    for cache in ("warm", "cold"):
-        for ranks in sorted({1, options.ranks}):
-            runs = []
-            for number in range(options.rounds):
-                if cache == "cold":
-                    drop_cache(files)
-                elif not number:
-                    _opened(folder, ranks)
-                runs.append(_opened(folder, ranks))
-            yield _opening_row(runs, cache, ranks)
-
-
-def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
-    last = runs[-1]
-    step = last.ended["first step"]
-    after, grown = step.memory, step.memory.less(last.ended["imports"].memory)
-    return {
-        "page cache": cache,
-        "processes": ranks,
-        **timings(runs),
-        "RSS of a rank, peak": megabytes(last.peak_rss),
-        "USS a rank over imports": megabytes(grown.uss / ranks),
-        "PSS a rank over imports": megabytes(grown.pss / ranks),
-        "PSS a rank": megabytes(after.pss / ranks),
-        "from disk to open": megabytes(last.ended["open"].from_disk),
-        "from disk for the step": megabytes(step.from_disk),
-    }
+    for cache, ranks in product(("warm", "cold"), sorted({1, options.ranks})):
+        runs = []
+        for number in range(options.rounds):
+            if cache == "cold":
+                drop_cache(files)
+            elif not number:
+                _opened(folder, ranks)
+            runs.append(_opened(folder, ranks))
+        imports, open, step = runs[-1].ended.values()
+        after, grown = step.memory, step.memory.less(imports.memory)
+        yield {
+            "page cache": cache,
+            "processes": ranks,
+            **timings(runs),
+            "RSS of a rank, peak": megabytes(runs[-1].peak_rss),
+            "USS a rank over imports": megabytes(grown.uss / ranks),
+            "PSS a rank over imports": megabytes(grown.pss / ranks),
+            "PSS a rank": megabytes(after.pss / ranks),
+            "from disk to open": megabytes(open.from_disk),
+            "from disk for the step": megabytes(step.from_disk),
+        }
 
 
 def _opened(folder: Path, ranks: int) -> Opened:

@@ -92,7 +92,6 @@ class Answer:
 
 
 def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> list[Choice]:
-    """Tune a loader by both methods."""
     result = tune_workers(make, num_workers=workers, budget=budget)
     print(result.reason, file=sys.stderr, flush=True)
     return [_chosen(result), textbook(make)]

@@ -7,8 +7,7 @@ The columns are simulated: as large as those of a billion samples, with lengths 
 afterwards, unless --keep is given. The plan is made in a new process that does nothing else.
 """
 
-from __future__ import annotations
-
+import argparse
 import json
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import add_json, command, machine, show, write_json
+from benchmarks.common import command, machine, parse_args, show, write_json
 from benchmarks.data import drop_cache
 from datapipe.index.files.block_checksums import write_sums
 
@@ -88,21 +87,15 @@ def write_columns(folder: Path, samples: int, *, most_images: int = 8) -> None:
         part = column[start + 1 : start + 1 + _DISTINCT]
         part[:] = column[start] + offsets[: len(part)]
     del column, part
-    names = ("text.npy", "labels.npy", "sample_image.npy")
-    (folder / "sums").write_text(str(write_sums(folder, names)))
+    sums = write_sums(folder, ("text.npy", "labels.npy", "sample_image.npy"))
+    (folder / "sums").write_text(str(sums))
 
 
-def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, Any]:
-    if cold:
-        drop_cache(folder.iterdir())
-    words = [
-        sys.executable,
-        "-c",
-        _PROGRAM,
-        str(folder),
-        str(seed),
-        "plain" if plain else "checked",
-    ]
+def measure(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    if options.cold:
+        drop_cache(options.folder.iterdir())
+    way = "plain" if options.plain else "checked"
+    words = [sys.executable, "-c", _PROGRAM, str(options.folder), str(seed), way]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -116,16 +109,12 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="drop the columns' page cache first")
     parser.add_argument("--plain", action="store_true", help="compare no checksums")
     parser.add_argument("--folder", type=Path, default=Path("build/billion"))
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     if not (options.folder / "sample_image.npy").exists():
         print(f"writing columns of {options.samples:,} samples to {options.folder}", flush=True)
         write_columns(options.folder, options.samples)
     try:
-        rounds = [
-            measure(options.folder, seed, cold=options.cold, plain=options.plain)
-            for seed in range(options.rounds)
-        ]
+        rounds = [measure(options, seed) for seed in range(options.rounds)]
     finally:
         if not options.keep:
             shutil.rmtree(options.folder)

@@ -1,7 +1,5 @@
 """Captions mixed with conversations, over photographs: what vision-language models train on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -30,7 +28,8 @@ def chats(samples: int) -> tuple[Path, Path]:
 
     def write(folder: Path) -> None:
         paths = [path.relative_to(photos.raw).as_posix() for path in photos.paths()]
-        rng, words = Random(0), prose()
+        # Words of English, in order: those of Python's own documentation.
+        rng, words = Random(0), " ".join(topics[name] for name in sorted(topics)).split()
         records = [record(rng, words, number, path) for number, path in enumerate(paths)]
         (folder / "data.json").write_text(json.dumps(records))
 
@@ -38,11 +37,6 @@ def chats(samples: int) -> tuple[Path, Path]:
     if not tokenizer.exists():
         train_tokenizer(out, VOCABULARY).save(str(tokenizer))
     return out, tokenizer
-
-
-def prose() -> list[str]:
-    """Words of English, in order: those of Python's own documentation."""
-    return " ".join(topics[name] for name in sorted(topics)).split()
 
 
 def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, object]:

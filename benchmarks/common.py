@@ -54,14 +54,11 @@ class Absent(Exception):
     """A contestant takes no part, or no longer; the message says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
+class Contestant(NamedTuple):
     """Something to measure.
 
-    Attributes:
-        make: called once before the first round; returns what each round calls. An ImportError is
-            reported as "not installed". Both it and what it returns may raise Absent.
-        note: what a reader must know to judge the figure.
+    `make` is called once before the first round and returns what each round calls. An ImportError
+    is reported as "not installed"; both may raise Absent. `note` says how to judge the figure.
     """
 
     name: str
@@ -173,28 +170,37 @@ def command(name: str, about: str | None) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argparse.Namespace:
     """Add the options that most benchmarks have, and parse the command line."""
     add = parser.add_argument
-    add("--samples", type=int, default=samples, help="photographs (default: %(default)s)")
-    add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
-    add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
+    each = "threads or processes each (default: %(default)s)"
+    add("--samples", type=natural, default=samples, help="photographs (default: %(default)s)")
+    add("--rounds", type=natural, default=rounds, help="counted rounds (default: %(default)s)")
+    add("--workers", type=natural, default=2, help=each)
     add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
-    add_json(parser)
-    options = parser.parse_args()
-    for name in ("samples", "rounds", "workers"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    return options
+    return parse_args(parser)
+
+
+def natural(text: str) -> int:
+    """Return a number of the command line that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
 
 
-def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> list[Contestant]:
-    """Return the contestants that `--only` names; all without it."""
-    names = {entry.name for entry in contestants}
-    if unknown := set(only or ()) - names:
-        sys.exit(f"--only {sorted(unknown)}: the contestants are {sorted(names)}")
-    return [entry for entry in contestants if only is None or entry.name in set(only)]
+def parse_args(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    add_json(parser)
+    return parser.parse_args()
+
+
+def chosen(names: Iterable[str], only: Sequence[str] | None) -> list[str]:
+    """Return the names that `--only` gives; all without it."""
+    every = list(names)
+    if unknown := set(only or ()) - set(every):
+        sys.exit(f"--only {sorted(unknown)}: choose from {every}")
+    return [name for name in every if only is None or name in only]
 
 
 def machine(*packages: str, cache: str) -> dict[str, Any]:
@@ -222,7 +228,8 @@ def race(
     contestants: Sequence[Contestant], options: argparse.Namespace, title: str, **about: Any
 ) -> None:
     """Run the contestants that `--only` names; `about` has further arguments of `report`."""
-    results = compete(chosen(contestants, options.only), options.rounds)
+    names = chosen([entry.name for entry in contestants], options.only)
+    results = compete([one for one in contestants if one.name in names], options.rounds)
     report(title, results, path=options.json, **about)
 
 
@@ -249,14 +256,9 @@ def report(
     by_name = {result.name: result for result in results if result.runs}
     against = [by_name[name] for name in references if name in by_name]
     print(*aligned(_rows(results, against, unit)), sep="\n")
-    content = {
-        "title": title,
-        "unit": unit,
-        "machine": where,
-        "references": [reference.name for reference in against],
-        "results": [asdict(result) for result in results],
-    }
-    write_json(path, content)
+    content = {"title": title, "unit": unit, "machine": where}
+    content["references"] = [reference.name for reference in against]
+    write_json(path, content | {"results": [asdict(result) for result in results]})
 
 
 def made_once(folder: Path, write: Callable[[Path], object]) -> Path:
@@ -292,11 +294,12 @@ def show(title: str, rows: Iterable[Row]) -> list[Row]:
     return kept
 
 
-def show_as(kind: str, content: dict[str, Any]) -> None:
-    """Print results as a kind of figure of the page of benchmarks, without its charts."""
+def show_as(kind: str, content: dict[str, Any], path: Path | None = None) -> None:
+    """Print results as a kind of figure of the page of benchmarks, without charts; write them."""
     from tools.docs_site.figures import as_text  # which imports this module
 
     print(f"\n{as_text(kind, content)}\n", flush=True)
+    write_json(path, content)
 
 
 def _cell(value: Any) -> str:

@@ -6,8 +6,6 @@ with its checksum and writes an index; importing it is not timed, starting `cp` 
 output goes to a fresh folder on the disk of the source, which is deleted after the run.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -47,10 +45,7 @@ def main() -> None:
         return run
 
     race(
-        [
-            Contestant(name=name, make=partial(make, number, copy))
-            for name, (number, copy) in entries.items()
-        ],
+        [Contestant(name, partial(make, *entry)) for name, entry in entries.items()],
         options,
         f"Copying samples: {photos}, with a caption each; {options.rounds} rounds",
         where=machine("datapipe", cache="warm"),

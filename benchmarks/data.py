@@ -1,7 +1,5 @@
 """Data that benchmarks read, made once; fresh folders, and the page cache."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.common import Run, made_once
+from datapipe.index.files.crc32 import crc32
 from datapipe.pack.pack_dataset import pack_dataset
 from tools.make_sample_data import make_sample_data
 
@@ -22,7 +21,7 @@ _SHARDS = 8  # so that peers which deal whole shards to workers deal them evenly
 _BLOCK = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Photos:
     """Photographs with a caption each: `images/NN/NNNNNN.jpg` in `raw`, and a `.txt` beside each.
 
@@ -39,7 +38,6 @@ class Photos:
         return f"{self.count:,} photographs, mean {pixels:.2f} MPix, {encoded:.0f} KB"
 
     def paths(self) -> list[Path]:
-        """Return the JPEG files, in order."""
         return sorted(self.raw.rglob("*.jpg"))
 
     def read(self) -> list[bytes]:
@@ -51,9 +49,20 @@ def photographs(samples: int) -> Photos:
 
     Of more than 32,768, the others are links to the first ones.
     """
-    if samples > _DIFFERENT:
-        return _linked(photographs(_DIFFERENT), samples)
-    return _photos(HOME / f"photos-{samples}", samples, min_side=330, max_side=600)
+    if samples <= _DIFFERENT:
+        return _photos(HOME / f"photos-{samples}", samples, min_side=330, max_side=600)
+    photos = photographs(_DIFFERENT)
+    times, rest = divmod(samples, photos.count)
+    if rest:
+        raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
+
+    def write(folder: Path) -> None:
+        for number in range(times):
+            copy = folder / f"images{number}"
+            shutil.copytree(photos.raw / "images", copy, copy_function=os.link)
+
+    raw = made_once(HOME / f"photos-{samples}", write)
+    return Photos(raw, samples, photos.pixels * times, photos.encoded * times)
 
 
 def mixed_photographs(samples: int) -> Photos:
@@ -63,7 +72,7 @@ def mixed_photographs(samples: int) -> Photos:
 
 def _photos(raw: Path, samples: int, **sides: int) -> Photos:
     totals = make_sample_data(raw, samples=samples, format="folder", jpeg_only=True, **sides)
-    return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+    return Photos(raw, totals["images"], totals["pixels"], totals["bytes"])
 
 
 def bitmaps(samples: int) -> Photos:
@@ -88,22 +97,7 @@ def bitmaps(samples: int) -> Photos:
 
     raw = made_once(HOME / f"bitmaps-{samples}", write)
     size = next(raw.rglob("*.bmp")).stat().st_size
-    return Photos(raw=raw, count=samples, pixels=samples * 256 * 256, encoded=samples * size)
-
-
-def _linked(photos: Photos, samples: int) -> Photos:
-    times, rest = divmod(samples, photos.count)
-    if rest:
-        raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
-
-    def write(folder: Path) -> None:
-        for number in range(times):
-            copy = folder / f"images{number}"
-            shutil.copytree(photos.raw / "images", copy, copy_function=os.link)
-
-    raw = made_once(HOME / f"photos-{samples}", write)
-    pixels, encoded = photos.pixels * times, photos.encoded * times
-    return Photos(raw=raw, count=samples, pixels=pixels, encoded=encoded)
+    return Photos(raw, samples, samples * 256 * 256, samples * size)
 
 
 def packed(photos: Photos) -> Path:
@@ -113,21 +107,17 @@ def packed(photos: Photos) -> Path:
     return out
 
 
-def scratch() -> Path:
-    """Return the folder for output, on the disk of the photographs."""
-    return HOME / "scratch"
-
-
 @contextmanager
 def fresh() -> Iterator[Path]:
-    """Yield an empty folder for output, which is deleted afterwards."""
-    shutil.rmtree(scratch(), ignore_errors=True)
-    scratch().mkdir(parents=True)
+    """Yield an empty folder for output, on the disk of the photographs; delete it afterwards."""
+    folder = HOME / "scratch"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     os.sync()  # earlier writes must not be waited for
     try:
-        yield scratch()
+        yield folder
     finally:
-        shutil.rmtree(scratch())
+        shutil.rmtree(folder)
 
 
 def timed(samples: int, work: Callable[[], object]) -> Run:
@@ -145,6 +135,13 @@ def drop_cache(paths: Iterable[Path]) -> None:
 
 def warm_cache(paths: Iterable[Path]) -> None:
     for path in paths:
-        with path.open("rb", buffering=0) as file:
-            while file.read(_BLOCK):
-                pass
+        checksum(path)
+
+
+def checksum(path: Path) -> int:
+    """Return the crc32 of a file, read from front to back."""
+    buffer, total = memoryview(bytearray(_BLOCK)), 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            total = crc32(buffer[:count], total)
+    return total

@@ -9,8 +9,6 @@ node. All processes of a cluster, the driver too, share as many cores as its nod
 "local, 1 core" is what this machine's second core gives to one that needs no cluster.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator
@@ -26,6 +24,8 @@ from benchmarks.pack import pack_datapipe, time_pack
 from datapipe.pack.pack_dataset import pack_dataset
 
 _WARM = 512  # samples that are packed before
+
+pack_checked = partial(pack_datapipe, check="decode")
 
 
 def main() -> None:
@@ -56,37 +56,30 @@ def contestants(photos: Photos, workers: int, clusters: list[Any]) -> list[Conte
         with only_on(cores):
             cluster = Cluster()
             clusters.append(cluster)
+            node: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
             for _ in range(nodes):
-                cluster.add_node(
-                    num_cpus=cpus, object_store_memory=1 << 30, include_dashboard=False
-                )
+                cluster.add_node(object_store_memory=1 << 30, **node)
             cluster.wait_for_nodes()
         return partial(time_ray, photos, cluster.address, cores)
 
     return [
         Contestant(
-            name="local",
-            make=lambda: partial(
-                time_pack, photos, partial(pack_datapipe, check="decode", workers=workers)
-            ),
-            note=f"{workers} processes; fsync; every image read whole, checksums and index",
+            "local",
+            partial(partial, time_pack, photos, partial(pack_checked, workers=workers)),
+            f"{workers} processes; fsync; every image read whole, checksums and index",
         ),
-        Contestant(
-            name="local, 1 core", make=lambda: partial(time_alone, photos), note="one process"
-        ),
-        Contestant(name="Ray", make=lambda: on_ray(1, workers), note=f"a node of {workers} cores"),
-        Contestant(name="Ray, 1 node", make=lambda: on_ray(1, 1), note="a node of one core"),
-        Contestant(name="Ray, 2 nodes", make=lambda: on_ray(2, 1), note="two nodes of one core"),
+        Contestant("local, 1 core", partial(partial, time_alone, photos), "one process"),
+        Contestant("Ray", partial(on_ray, 1, workers), f"a node of {workers} cores"),
+        Contestant("Ray, 1 node", partial(on_ray, 1, 1), "a node of one core"),
+        Contestant("Ray, 2 nodes", partial(on_ray, 2, 1), "two nodes of one core"),
     ]
 
 
 def time_alone(photos: Photos) -> Run:
-    """Pack once with one process, on one core."""
     # A program of its own, since workers come from a template that has all cores.
     core = {min(os.sched_getaffinity(0))}
     with ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, core)) as alone:
-        pack = partial(pack_datapipe, check="decode", workers=1)
-        return alone.submit(time_pack, photos, pack).result()
+        return alone.submit(time_pack, photos, partial(pack_checked, workers=1)).result()
 
 
 def time_ray(photos: Photos, address: str, cores: set[int]) -> Run:
@@ -97,7 +90,7 @@ def time_ray(photos: Photos, address: str, cores: set[int]) -> Run:
         ray.init(address=address, logging_level=logging.ERROR)
         try:
             pack_dataset(photos.raw, format="folder", engine="ray", dry_run=True, limit=_WARM)
-            return time_pack(photos, partial(pack_datapipe, check="decode", engine="ray"))
+            return time_pack(photos, partial(pack_checked, engine="ray"))
         finally:
             ray.shutdown()
 

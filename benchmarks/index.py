@@ -6,8 +6,6 @@ a contestant of the same rounds. Each version runs in its own process, whose sta
 not timed.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,12 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import Contestant, Run, command, machine, parse, race
-from benchmarks.data import Photos, fresh, packed, photographs, timed
-from datapipe.index.files.crc32 import crc32
+from benchmarks.data import Photos, checksum, fresh, packed, photographs, timed
 
 _HERE = Path(__file__).resolve().parents[1]
 _THREADS = 4
-_BLOCK = 1 << 20
 _INDEX = "import sys, datapipe; call = lambda: datapipe.index_shards(sys.argv[1], force=True)"
 _PACK = (
     "import sys, datapipe; call = lambda: datapipe.pack_dataset("
@@ -64,7 +60,7 @@ def contestants(photos: Photos, tars: Path, against: Path | None, workers: int) 
     }
     for name, read in (("limit: checksums", _checksums), ("tarfile", _headers)):
         runs[name] = partial(timed, photos.count, partial(read, tars))
-    return [Contestant(name=name, make=partial(partial, run)) for name, run in runs.items()]
+    return [Contestant(name, partial(partial, run)) for name, run in runs.items()]
 
 
 def _bare_tars(photos: Photos) -> Path:
@@ -89,16 +85,8 @@ def _in_process(samples: int, raw: Path, code: str, checkout: Path) -> Run:
 
 def _checksums(tars: Path) -> None:
     """Read all tars and take their checksums, as many at once as the indexer does."""
-
-    def one(path: Path) -> int:
-        value = 0
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                value = crc32(block, value)
-        return value
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(one, sorted(tars.glob("*.tar"))))
+        list(pool.map(checksum, sorted(tars.glob("*.tar"))))
 
 
 def _headers(tars: Path) -> None:

@@ -5,8 +5,6 @@ shards in a temporary folder, so that the shards' own folder stays as it is. Exi
 a reader gave other bytes or failed; one that is not installed is named and passed over.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -142,15 +140,6 @@ def compare(reader: Reader, view: View) -> Row:
     return row | {"bytes equal": "yes" if equal else "NO", "note": reader.note}
 
 
-def grouped(members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, Members]]:
-    """Group the names and contents that a plain tar reader yields into samples."""
-    samples: dict[str, Members] = {}
-    for name, content in members:
-        if parts := split_name(name):
-            samples.setdefault(parts[0], {})[parts[1]] = bytes(content)
-    yield from samples.items()
-
-
 def public(sample: dict[str, Any]) -> Members:
     """Return the members of a sample that also holds `__key__` and the like, and gaps."""
     return {
@@ -252,8 +241,12 @@ def read_spdl(view: View) -> Iterator[tuple[str, Members]]:
     import spdl.io
 
     for shard in view.shards:
+        samples: dict[str, Members] = {}
         with Path(shard).open("rb") as file:
-            yield from grouped(spdl.io.iter_tarfile(file))
+            for name, content in spdl.io.iter_tarfile(file):
+                if parts := split_name(name):
+                    samples.setdefault(parts[0], {})[parts[1]] = bytes(content)
+        yield from samples.items()
 
 
 ENERGON = "from .nv-meta/ and SHARD.tar.idx, decoder=None"

@@ -1,11 +1,10 @@
 """The kernels alone, on threads and without a pipeline: the limit that loaders can reach."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -15,7 +14,7 @@ import torch
 from benchmarks.common import Run
 from datapipe import ImageSpec
 from datapipe.decode.normalize import array_of
-from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.decode.transform import make_transform
 from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
 
@@ -39,7 +38,9 @@ def decode_and_place(
 ) -> Callable[[], Run]:
     """Decode each JPEG, resize and normalise it as datapipe does, into memory that is reused."""
     transform = make_transform(spec)
-    shapes = [shape_of(transform, data) for data in jpegs]
+    infos = [probe(data) for data in jpegs]
+    sizes = [one(info.width, info.height) for info in infos]
+    shapes = [(int(transform.rows(*size)[0]), *transform.row_shape(*size)) for size in sizes]
     longest = max(map(math.prod, shapes))
     # As many batches as a loader with its usual prefetch cycles through.
     places = torch.zeros(2 * threads * batch_size, longest, dtype=transform.dtype)
@@ -71,36 +72,16 @@ def gather(count: int, threads: int, *, side: int, batch_size: int) -> Callable[
     return run
 
 
-def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:
-    info = probe(data)
-    width, height = one(info.width, info.height)
-    return int(transform.rows(width, height)[0]), *transform.row_shape(width, height)
-
-
 def on_threads(work: Callable[[Iterator[T]], None], items: Sequence[T], threads: int) -> Run:
     """Share `items` out among threads, each with one thread inside torch's kernels."""
     shared = iter(items)  # CPython's iterators of lists and ranges may be advanced by any thread
-    barrier = threading.Barrier(threads + 1)
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        torch.set_num_threads(1)
-        barrier.wait()
-        try:
-            work(shared)
-        except BaseException as error:  # raised below
-            errors.append(error)
-
+    ready = threading.Barrier(threads)
     before = torch.get_num_threads()
-    workers = [threading.Thread(target=body) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    barrier.wait()
-    started = time.perf_counter()
-    for worker in workers:
-        worker.join()
-    seconds = time.perf_counter() - started
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(lambda _: ready.wait(), range(threads)))  # so that all of them are started
+        started = time.perf_counter()
+        for done in [pool.submit(work, shared) for _ in range(threads)]:
+            done.result()
+        seconds = time.perf_counter() - started
     torch.set_num_threads(before)  # the threads changed the default
-    if errors:
-        raise errors[0]
     return Run(samples=len(items), seconds=seconds)

@@ -10,57 +10,49 @@ limits are the kernels alone, without files, order or batches.
 benchmarks/peers/install.sh makes the environment of the peers; the others are reported as missing.
 """
 
-from __future__ import annotations
-
 import argparse
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.common import command, parse
+from benchmarks.common import command, machine, parse, race
 from benchmarks.data import Photos, mixed_photographs, packed, photographs
-from benchmarks.peers.process import Peer, race_peers
+from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MULTIPLE, SIDE, Task
 
-OURS = Peer(name="datapipe", module="ours", note="threads; shards", ours=True)
+OURS = Peer("datapipe", "ours.loader", "threads; shards")
 BYTES = "threads; libjpeg-turbo alone, from memory"
 WORK = "threads; decode, resize, normalise into reused memory, from memory"
-LIMITS = tuple(
-    Peer(name=f"limit: {which}", module="limits", options={"which": which}, note=note, ours=True)
-    for which, note in (("decode", BYTES), ("kernels", WORK))
+LIMITS = (
+    Peer("limit: decode", "ours.limit", BYTES, {"which": "decode"}),
+    Peer("limit: kernels", "ours.limit", WORK, {"which": "kernels"}),
 )
 AREA = "threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last"
-FFCV = tuple(
-    Peer(name=name, module="ffcv_file", options={"images": images}, note=note)
-    for name, images, note in (
-        ("ffcv", "same", AREA),
-        ("ffcv q90", "q90", "as ffcv, but its own JPEG encoding at quality 90"),
-    )
+Q90 = "as ffcv, but its own JPEG encoding at quality 90"
+FFCV = (
+    Peer("ffcv", "ffcv_file.make", AREA, {"images": "same"}),
+    Peer("ffcv q90", "ffcv_file.make", Q90, {"images": "q90"}),
 )
-DALI = tuple(
-    Peer(name=name, module="dali_cpu", options={"antialias": antialias}, note=note)
-    for name, antialias, note in (
-        ("dali", True, "CPU, threads; loose files, no captions"),
-        ("dali aliased", False, "as dali, but not antialiased: less work"),
-    )
-)
-OTHERS = {
-    "torch": ("torch_pillow", "DataLoader + Pillow, processes; loose files"),
-    "webdataset": ("webdataset_pillow", "WebLoader + Pillow, processes; shards"),
-    "litdata": (
-        "litdata_pillow",
-        "StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
-    ),
-    "mosaic": ("mosaic_pillow", "Streaming + Pillow, processes; its shards, same JPEG bytes"),
-    "spdl": ("spdl_ffmpeg", "threads, FFmpeg's decoder and bilinear filter; loose files"),
-}
+CHUNKS = "StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes"
+MOSAIC = "Streaming + Pillow, processes; its shards, same JPEG bytes"
+FFMPEG = "threads, FFmpeg's decoder and bilinear filter; loose files"
+ALIASED = "as dali, but not antialiased: less work"
 FIXED = (
     OURS,
-    *(Peer(name=name, module=module, note=note) for name, (module, note) in OTHERS.items()),
+    Peer("torch", "others.torch_pillow", "DataLoader + Pillow, processes; loose files"),
+    Peer("webdataset", "others.webdataset_pillow", "WebLoader + Pillow, processes; shards"),
+    Peer("litdata", "others.litdata_pillow", CHUNKS),
+    Peer("mosaic", "others.mosaic_pillow", MOSAIC),
+    Peer(
+        "spdl", "others.spdl_ffmpeg", "threads, FFmpeg's decoder and bilinear filter; loose files"
+    ),
     *FFCV,
-    *DALI,
+    Peer("dali", "others.dali_cpu", "CPU, threads; loose files, no captions", {"antialias": True}),
+    Peer("dali aliased", "others.dali_cpu", ALIASED, {"antialias": False}),
     *LIMITS,
 )
 PILLOW = "DataLoader + Pillow with draft, processes; loose files"
-MIXED = (OURS, Peer(name="torch", module="torch_pillow", note=PILLOW), *LIMITS)
+MIXED = (OURS, Peer("torch", "others.torch_pillow", PILLOW), *LIMITS)
 
 
 def main() -> None:
@@ -69,11 +61,8 @@ def main() -> None:
     parser.add_argument("--mixed", action="store_true", help="photographs of mixed sizes")
     options = parse(parser, samples=1024, rounds=5)
     photos = (mixed_photographs if options.mixed else photographs)(options.samples)
-    task = task_of(photos, options, mixed=options.mixed)
-    peers = MIXED if options.mixed else FIXED
-    race_peers(
-        peers, task, options, title(photos, task, options), references=("limit: kernels", "torch")
-    )
+    peers, references = MIXED if options.mixed else FIXED, ("limit: kernels", "torch")
+    race_peers(peers, photos, options, references, mixed=options.mixed)
 
 
 def task_of(photos: Photos, options: argparse.Namespace, **more: Any) -> Task:
@@ -83,13 +72,27 @@ def task_of(photos: Photos, options: argparse.Namespace, **more: Any) -> Task:
     return Task(raw=str(photos.raw), shards=str(packed(photos)), forms=str(forms), **given, **more)
 
 
-def title(photos: Photos, task: Task, options: argparse.Namespace) -> str:
-    """Return what is measured, with its settings."""
+def race_peers(
+    peers: Sequence[Peer],
+    photos: Photos,
+    options: argparse.Namespace,
+    references: Sequence[str],
+    **more: Any,
+) -> None:
+    """Race peers that do one task, with a warm page cache, and report."""
+    task = task_of(photos, options, **more)
+    where = machine(cache="warm")
+    with ExitStack() as stack:
+        entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
+        title = title_of(photos, task, options)
+        race(entries, options, title, where=where, references=references, unit="img/s")
+
+
+def title_of(photos: Photos, task: Task, options: argparse.Namespace) -> str:
     return f"{describe(photos, task)}; {task.workers} workers each, {options.rounds} rounds"
 
 
 def describe(photos: Photos, task: Task) -> str:
-    """Return the task, with its photographs."""
     work = f"{SIDE}x{SIDE} antialiased"
     if task.mixed:
         most = MAX_PIXELS // MULTIPLE**2

@@ -9,8 +9,6 @@ as many uint8 images in a random order into reused memory. `cold`: a random orde
 the same file from its beginning to its end.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import os
@@ -18,6 +16,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -35,9 +34,9 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.data import drop_cache, photographs, timed
-from benchmarks.loaders import task_of, title
+from benchmarks.loaders import race_peers, task_of, title_of
 from benchmarks.peers.ours import arrays_of
-from benchmarks.peers.process import Peer, race_peers
+from benchmarks.peers.process import Peer
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe import ImageSpec, make_loader
 from datapipe.decode.normalize import KERNEL
@@ -46,21 +45,12 @@ from datapipe.store.arrays import IMAGES
 
 _PROCESSES = 10
 
+ARRAYS = {"arrays": True, "epochs": EPOCHS}
+RAW = "threads; its file, images of the same size as they are; channels last"
 WARM = (
-    Peer(
-        name="datapipe, arrays",
-        module="ours",
-        options={"arrays": True, "epochs": EPOCHS},
-        note="threads; channels first",
-        ours=True,
-    ),
+    Peer("datapipe, arrays", "ours.loader", "threads; channels first", ARRAYS),
     CACHED,
-    Peer(
-        name="ffcv raw",
-        module="ffcv_file",
-        options={"images": "raw", "epochs": EPOCHS},
-        note="threads; its file, images of the same size as they are; channels last",
-    ),
+    Peer("ffcv raw", "ffcv_file.make", RAW, {"images": "raw", "epochs": EPOCHS}),
     GATHER,
 )
 
@@ -71,12 +61,11 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="uint8")
     options = parse(parser, samples=1024, rounds=5)
     photos = photographs(options.samples)
-    task = task_of(photos, options)
-    name = title(photos, task, options)
     if options.what == "warm":
-        race_peers(WARM, task, options, name, references=("limit: gather", "ffcv raw"))
-    else:
-        {"cold": cold, "share": share}[options.what](task, name, options)
+        race_peers(WARM, photos, options, ("limit: gather", "ffcv raw"))
+        return
+    task = task_of(photos, options)
+    {"cold": cold, "share": share}[options.what](task, title_of(photos, task, options), options)
 
 
 def cold(task: Task, title: str, options: argparse.Namespace) -> None:
@@ -107,10 +96,8 @@ def cold(task: Task, title: str, options: argparse.Namespace) -> None:
 
     race(
         [
-            Contestant(
-                name="datapipe, arrays", make=ours, note="a random order, every image checked"
-            ),
-            Contestant(name="dd", make=lambda: dd, note="bs=1M, from the beginning to the end"),
+            Contestant("datapipe, arrays", ours, "a random order, every image checked"),
+            Contestant("dd", lambda: dd, "bs=1M, from the beginning to the end"),
         ],
         options,
         title,
@@ -132,15 +119,15 @@ def share(task: Task, title: str, options: argparse.Namespace) -> None:
         workers="processes",
         epochs=_PROCESSES,
     )
-    iterator = iter(loader)
-    for _ in range(len(loader) - 1):
-        next(iterator)
+    iterator = iter(loader)  # which keeps the workers
+    deque(islice(iterator, len(loader) - 1), maxlen=0)
     pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
-    rows = [mapped(pid, IMAGES) for pid in pids]
-    users = sum(bool(row["rss"]) for row in rows)
-    total = {name: sum(row[name] for row in rows) for name in ("rss", "pss", "private_dirty")}
+    every = [one for pid in pids for one in psutil.Process(pid).memory_maps()]
+    maps = [one for one in every if one.path.endswith(IMAGES)]
     loader.close()
-    found = {"processes": users, "size": size, **total}
+    found = {"processes": sum(bool(one.rss) for one in maps), "size": size}
+    for name in ("rss", "pss", "private_dirty"):
+        found[name] = sum(getattr(one, name) for one in maps)
     show(
         f"Bytes of {folder / IMAGES} in {_PROCESSES} worker processes: rss counts a page once for "
         "every process that has it, pss once; private_dirty are copies",
@@ -157,20 +144,6 @@ def drop(path: Path) -> None:
     left = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     if left > path.stat().st_size // 100:
         raise Absent(f"{left:,} bytes stay in the page cache")
-
-
-def mapped(pid: int, name: str) -> dict[str, int]:
-    """Return the bytes that a process has in memory of the maps of a file."""
-    found = {"rss": 0, "pss": 0, "private_dirty": 0}
-    inside = False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0] and ":" not in line.split(" ")[0]:
-            inside = line.endswith(name)
-        elif inside:
-            key, _, value = line.partition(":")
-            if key.lower() in found:
-                found[key.lower()] += int(value.split()[0]) * 1024
-    return found
 
 
 if __name__ == "__main__":

@@ -5,45 +5,42 @@ links in one flat folder (`folder`), with a text each. Peaks of resident memory 
 the pack's process and of its largest worker.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common import add_json, command, show, write_json
-from benchmarks.data import fresh, photographs, scratch
+from PIL import Image
 
-LAYOUTS = ("records", "folder")
+from benchmarks.common import Row, command, parse_args, show, write_json
+from benchmarks.data import fresh, photographs
 
 
 def main() -> None:
     parser = command("memory", __doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[100_000, 500_000, 2_000_000])
-    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS)
+    parser.add_argument("--layouts", nargs="+", choices=_MAKERS, default=list(_MAKERS))
     parser.add_argument("--workers", type=int, default=2)
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     results = []
     for layout in options.layouts:
         for samples in options.samples:
-            rate, pack, worker = measure(layout, samples, options.workers)
-            row = {"layout": layout, "samples": samples, "samples_per_second": rate}
-            results.append(row | {"pack_mb": pack, "worker_mb": worker})
+            results.append(measure(layout, samples, options.workers))
             write_json(options.json, results)
     show("Peak memory of packing", results)
 
 
-def measure(layout: str, samples: int, workers: int) -> tuple[float, float, float]:
+def measure(layout: str, samples: int, workers: int) -> Row:
     """Measure samples per second, and peak megabytes of the pack and of its largest worker."""
     with fresh() as folder:
         home = folder.resolve()
         (home / "raw").mkdir()
+        # A photograph of 2 KB: the number of samples is measured, not their size.
+        with Image.open(photographs(64).paths()[0]) as image:
+            image.resize((64, 48)).save(home / "image.jpg", quality=80)
         _MAKERS[layout](home / "raw", samples)
         words = ["-m", "datapipe", "pack", str(home / "raw"), str(home / "out")]
         words += ["--workers", str(workers), "--check", "header", "--max-rejects", "0"]
@@ -56,11 +53,13 @@ def measure(layout: str, samples: int, workers: int) -> tuple[float, float, floa
             worker = max([worker, *map(peak, forked)])
             time.sleep(0.05)
         assert process.returncode == 0, f"the pack ended with {process.returncode}"
-        return samples / (time.perf_counter() - started), pack, worker
+        rate = samples / (time.perf_counter() - started)
+    row: Row = {"layout": layout, "samples": samples, "samples_per_second": rate}
+    return row | {"pack_mb": pack, "worker_mb": worker}
 
 
 def make_records(raw: Path, samples: int) -> None:
-    shutil.copy(_image(), raw / "image.jpg")
+    (raw.parent / "image.jpg").rename(raw / "image.jpg")
     with (raw / "data.jsonl").open("w") as file:
         for number in range(samples):
             turns = [
@@ -72,7 +71,6 @@ def make_records(raw: Path, samples: int) -> None:
 
 
 def make_folder(raw: Path, samples: int) -> None:
-    shutil.copy(_image(), raw.parent / "image.jpg")
     (raw.parent / "text.txt").write_text("a photograph")
     for number in range(samples):
         os.symlink(raw.parent / "image.jpg", raw / f"{number:09d}.jpg")
@@ -80,16 +78,6 @@ def make_folder(raw: Path, samples: int) -> None:
 
 
 _MAKERS: dict[str, Callable[[Path, int], None]] = {"records": make_records, "folder": make_folder}
-
-
-def _image() -> Path:
-    """Return a photograph of 2 KB: the number of samples is measured, not their size."""
-    from PIL import Image
-
-    path = scratch().with_name("small.jpg")
-    with Image.open(photographs(64).paths()[0]) as image:
-        image.resize((64, 48)).save(path, quality=80)
-    return path
 
 
 def peak(pid: int) -> float:

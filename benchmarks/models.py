@@ -10,12 +10,11 @@ The last column has the seconds in which the tokens of a million samples are cou
 of their images, 50 to 2,000 pixels a side, as planning does with an index.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from benchmarks.chats import chats
 from benchmarks.common import (
     Contestant,
     Run,
+    chosen,
     command,
     compete,
     headline,
@@ -37,6 +37,7 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.data import HOME, photographs
+from benchmarks.peers.work import time_epoch
 from datapipe.decode.normalize import KERNEL
 from datapipe.decode.transform import make_transform
 from datapipe.loader.schedule.image_token_counts import image_sizes
@@ -68,27 +69,13 @@ class Conversations(Dataset[tuple[list[dict[str, Any]], list[Image.Image]]]):
         return messages, [Image.open(self._images / record["image"]).convert("RGB")]
 
 
-class Collate:
-    def __init__(self, case: Case) -> None:
-        self._processor = case.make()
-
-    def __call__(self, samples: list[tuple[list[dict[str, Any]], list[Image.Image]]]) -> Any:
-        texts = [
-            self._processor.apply_chat_template(messages, tokenize=False) for messages, _ in samples
-        ]
-        images = [own for _, own in samples]
-        batch = self._processor(text=texts, images=images, padding=True, return_tensors="pt")
-        return batch | {"labels": batch["input_ids"].clone()}
-
-
-def timed(batches: Iterator[Any]) -> Run:
-    """Take all batches, and time those after the first."""
-    begun = time.perf_counter()
-    next(batches)
-    first = time.perf_counter()
-    count = sum(1 for _ in batches)
-    seconds = time.perf_counter() - first
-    return Run(samples=count * BATCH, seconds=seconds, startup=first - begun)
+def collate(
+    processor: Any, samples: list[tuple[list[dict[str, Any]], list[Image.Image]]]
+) -> dict[str, Any]:
+    messages, images = map(list, zip(*samples, strict=True))
+    texts = [processor.apply_chat_template(turns, tokenize=False) for turns in messages]
+    batch = processor(text=texts, images=images, padding=True, return_tensors="pt")
+    return {**batch, "labels": batch["input_ids"].clone()}
 
 
 def contestants(
@@ -101,7 +88,7 @@ def contestants(
         given: dict[str, Any] = {"model": folder, "num_workers": count, "workers": workers}
         loader = datapipe.make_loader(shards, batch_size=BATCH, drop_last=True, **given)
         KERNEL.load()  # else a run begins without it
-        return lambda: timed(iter(loader))
+        return partial(time_epoch, loader, lambda batch: BATCH, skip=1)
 
     def theirs() -> Callable[[], Run]:
         chats(samples)
@@ -110,13 +97,13 @@ def contestants(
             batch_size=BATCH,
             shuffle=True,
             num_workers=count,
-            collate_fn=Collate(case),
+            collate_fn=partial(collate, case.make()),
             persistent_workers=True,
             drop_last=True,
         )
-        return lambda: timed(iter(loader))
+        return partial(time_epoch, loader, lambda batch: BATCH, skip=1)
 
-    return [Contestant(name="datapipe", make=ours), Contestant(name="processor", make=theirs)]
+    return [Contestant("datapipe", ours), Contestant("processor", theirs)]
 
 
 def count_a_million(folder: Path) -> float:
@@ -132,15 +119,13 @@ def count_a_million(folder: Path) -> float:
 
 def main() -> None:
     parser = command("models", __doc__)
-    parser.add_argument(
-        "--processes", action="store_true", help="worker processes for the loader too, not threads"
-    )
+    about = "worker processes for the loader too, not threads"
+    parser.add_argument("--processes", action="store_true", help=about)
     options = parse(parser, samples=256, rounds=5)
     where = machine("transformers", "torch", "pillow", cache="warm")
     rows, found = [], {}
-    for source, case in CASES.items():
-        if options.only and source not in options.only:
-            continue
+    for source in chosen(CASES, options.only):
+        case = CASES[source]
         with tempfile.TemporaryDirectory(prefix="datapipe-model-") as name:
             folder = case.save(Path(name))
             kind = datapipe.WorkerSpec(kind="processes" if options.processes else "threads")

@@ -12,19 +12,17 @@ A step that torch's profiler records is measured separately: a model of some tho
 one thread, in CPU time, compared with the same step unrecorded.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 import datapipe
-from benchmarks.common import add_json, command, headline, machine, show, write_json
+from benchmarks.common import command, headline, machine, parse_args, show, write_json
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.session import RECORDED_EVERY
 
@@ -37,16 +35,15 @@ def main() -> None:
     add = parser.add_argument
     add("--step", type=float, nargs="+", default=[10.0, 50.0], help="ms (default: 10 50)")
     add("--steps", type=int, default=3000, help="of 10 ms; others take as long (%(default)s)")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     if options.steps < _BLOCKS or min(options.step) <= 0:
         parser.error(f"--steps must be at least {_BLOCKS}, and --step above 0")
     where = machine("datapipe", "torch", cache="not used")
     results = [
-        measure("step, transfer", step / 1e3, max(_BLOCKS, round(options.steps * 10 / step)), mark)
+        measure("step, transfer", step / 1e3, max(_BLOCKS, round(options.steps * 10 / step)))
         for step in options.step
     ]
-    results.append(measure("step, transfer, nothing else", 0.0, 20 * options.steps, mark))
+    results.append(measure("step, transfer, nothing else", 0.0, 20 * options.steps))
     show(headline(where), results)
     for result in results[:-1]:
         kept = "kept" if result["share"] < BAR else "NOT KEPT"
@@ -61,14 +58,11 @@ def main() -> None:
     write_json(options.json, content)
 
 
-def measure(
-    name: str, step: float, steps: int, loop: Callable[..., Iterator[int]]
-) -> dict[str, Any]:
+def measure(name: str, step: float, steps: int) -> dict[str, Any]:
     """Measure the cost of a monitor, in pairs of steps with and without it."""
-    monitored, bare = loop(datapipe.Monitor(), step), loop(None, step)
-    for each in (monitored, bare):  # warm-up
-        for _ in range(200):
-            next(each)
+    monitored, bare = mark(datapipe.Monitor(), step), mark(None, step)
+    for each in (monitored, bare):
+        list(itertools.islice(each, 200))  # warm-up
     pairs = []
     for number in range(steps):
         # Who comes first in a pair changes, for what one leaves in the caches.
@@ -77,10 +71,8 @@ def measure(
         pairs.append((took[id(monitored)], took[id(bare)]))
     differences = [(own - other) / 1e3 for own, other in pairs]
     size = len(differences) // _BLOCKS
-    blocks = [
-        statistics.median(differences[at : at + size])
-        for at in range(0, len(differences) - size + 1, size)
-    ]
+    starts = range(0, len(differences) - size + 1, size)
+    blocks = [statistics.median(differences[at : at + size]) for at in starts]
     ends = len(differences) // 200
     mean = statistics.fmean(sorted(differences)[ends : len(differences) - ends])
     usual = statistics.median(other for _, other in pairs) / 1e3
@@ -112,9 +104,8 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
     torch.set_num_threads(threads)
     operators = sum(operator.calls for operator in recorder.samples[-1].operators)
     step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
-    share = (slow - step) / (RECORDED_EVERY * step)
     times = {"step_ms": 1e3 * step, "extra_ms": 1e3 * (slow - step)}
-    return {"operators": operators, **times, "share": share}
+    return {"operators": operators, **times, "share": (slow - step) / (RECORDED_EVERY * step)}
 
 
 def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:

@@ -7,17 +7,13 @@ many small buckets; the truth is the step with exchange against the same step in
 rank is planted by sleep in its step, or before its batch; the truth is that sleep.
 """
 
-from __future__ import annotations
-
-import json
-import multiprocessing
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from multiprocessing import get_context
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
-from benchmarks.common import add_json, command, machine, write_json
+from benchmarks.common import command, machine, parse_args, write_json
 
 _STEPS = 96  # three of which are recorded
 _WARM_UP = 5
@@ -62,16 +58,9 @@ CASES = {
 
 def main() -> None:
     parser = command("monitor_planted", __doc__)
-    add_json(parser)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("spawn")
-        ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(2)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
+    options = parse_args(parser)
+    with TemporaryDirectory() as folder, get_context("spawn").Pool(2) as ranks:
+        found = ranks.starmap(_rank, [(rank, folder) for rank in range(2)], chunksize=1)
     print(f"{'loop':28} {'rank':>4} {'planted':>8} {'found':>8}  verdict")
     for name, case in CASES.items():
         for rank in range(2):
@@ -85,13 +74,13 @@ def main() -> None:
     write_json(options.json, {"machine": where, "ranks": found})
 
 
-def _rank(rank: int, folder: str) -> None:
+def _rank(rank: int, folder: str) -> dict[str, Any]:
     """Run all cases as one of two ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
     results = {name: _measure(case, rank) for name, case in CASES.items()}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
+    return results
 
 
 def _measure(case: Case, rank: int) -> dict[str, Any]:
@@ -116,8 +105,7 @@ def _measure(case: Case, rank: int) -> dict[str, Any]:
     assert sampled.ranks is not None
     late = case.late + case.late_batch
     planted = late / (late + with_exchange) if late else 1 - alone / with_exchange
-    ranks = sampled.ranks
-    waiting = ranks.holding if rank else ranks.waiting
+    waiting = sampled.ranks.holding if rank else sampled.ranks.waiting
     found = waiting if late else sampled.exchange
     return {"planted": planted, "found": found, "verdict": report.verdict.kind}
 

@@ -7,8 +7,6 @@ Starting its processes is part of datapipe's time. The limits are decoding alone
 what the disk takes. 131,072 samples (11 GB) make the disk take part; less fits into memory.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess
@@ -44,44 +42,27 @@ def main() -> None:
 
 def contestants(photos: Photos, *, workers: int) -> list[Contestant]:
     """Return all that are compared, ours first and the limits last."""
+    ours = partial(pack_datapipe, workers=workers)
 
-    def ours(check: str) -> Pack:
-        return partial(pack_datapipe, workers=workers, check=check)
+    def entry(name: str, make: Callable[[], Pack], note: str) -> Contestant:
+        return Contestant(name, lambda: partial(time_pack, photos, make()), note)
 
-    def made(make: Callable[[], Pack]) -> Callable[[], Run]:
-        return partial(time_pack, photos, make())
-
-    processes = f"{workers} processes; fsync; "
-    packers: dict[str, tuple[Callable[[], Pack], str]] = {
-        "datapipe, header": (lambda: ours("header"), f"{processes}checksums and index"),
-        "datapipe, decode": (
-            lambda: ours("decode"),
-            f"{processes}every image read whole, checksums and index",
-        ),
-        "ShardWriter": (
-            partial(make_shard_writer, sync=False),
-            "webdataset, one process; no fsync",
-        ),
-        "ShardWriter, fsync": (partial(make_shard_writer, sync=True), "the same, then fsync"),
-        "GNU tar": (lambda: pack_gnu_tar, "one process; no fsync"),
-        "concatenation": (
-            lambda: pack_concatenation,
-            "Python, 512-byte headers without content; no fsync",
-        ),
-        "limit: disk": (
-            lambda: partial(write_directly, size=tar_bytes(photos)),
-            "as many bytes from one buffer, direct writes of 8 MiB and fsync; nothing is read",
-        ),
-    }
+    ends = "checksums and index"
+    whole = f"every image read whole, {ends}"
+    direct = "as many bytes from one buffer, direct writes of 8 MiB and fsync; nothing is read"
+    processes, headers = f"{workers} processes; fsync", "512-byte headers without content"
     return [
-        *(
-            Contestant(name=name, make=partial(made, make), note=note)
-            for name, (make, note) in packers.items()
-        ),
+        entry("datapipe, header", lambda: partial(ours, check="header"), f"{processes}; {ends}"),
+        entry("datapipe, decode", lambda: partial(ours, check="decode"), f"{processes}; {whole}"),
+        entry("ShardWriter", shard_writer, "webdataset, one process; no fsync"),
+        entry("ShardWriter, fsync", partial(shard_writer, post=fsync), "the same, then fsync"),
+        entry("GNU tar", lambda: pack_gnu_tar, "one process; no fsync"),
+        entry("concatenation", lambda: pack_concatenation, f"Python, {headers}; no fsync"),
+        entry("limit: disk", lambda: partial(write_directly, size=tar_bytes(photos)), direct),
         Contestant(
-            name="limit: decode",
-            make=lambda: partial(kernels.decode, photos.read(), workers),
-            note=f"{workers} threads; libjpeg-turbo alone, from memory, nothing written",
+            "limit: decode",
+            lambda: partial(kernels.decode, photos.read(), workers),
+            f"{workers} threads; libjpeg-turbo alone, from memory, nothing written",
         ),
     ]
 
@@ -100,15 +81,14 @@ def pack_datapipe(raw: Path, out: Path, **options: Any) -> None:
     assert not done.rejected, f"{done.rejected} photographs were rejected"
 
 
-def make_shard_writer(*, sync: bool) -> Pack:
+def shard_writer(post: Callable[[str], None] | None = None) -> Pack:
     """Return the loop that webdataset's users write."""
     import webdataset
 
     def loop(raw: Path, out: Path) -> None:
         out.mkdir()
-        with webdataset.ShardWriter(
-            str(out / "shard-%06d.tar"), verbose=0, post=fsync if sync else None
-        ) as writer:
+        pattern = str(out / "shard-%06d.tar")
+        with webdataset.ShardWriter(pattern, verbose=0, post=post) as writer:
             for number, image in enumerate(list_images(raw)):
                 with open(image, "rb") as file:
                     data = file.read()
@@ -133,9 +113,7 @@ def pack_concatenation(raw: Path, out: Path) -> None:
             for name in (image, image.removesuffix(".jpg") + ".txt"):
                 with open(name, "rb") as file:
                     data = file.read()
-                shard.write(header)
-                shard.write(data)
-                shard.write(bytes(-len(data) % _BLOCK))
+                shard.writelines((header, data, bytes(-len(data) % _BLOCK)))
 
 
 def write_directly(raw: Path, out: Path, *, size: int) -> None:
@@ -144,12 +122,10 @@ def write_directly(raw: Path, out: Path, *, size: int) -> None:
     with mmap.mmap(-1, _DIRECT) as buffer:
         buffer[:] = os.urandom(_DIRECT)
         descriptor = os.open(out / "shard.tar", os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o644)
-        try:
+        with os.fdopen(descriptor, "wb", buffering=0) as shard:
             for _ in range(-(-size // _DIRECT)):
-                os.write(descriptor, buffer)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+                shard.write(buffer)
+            os.fsync(shard.fileno())
 
 
 def tar_bytes(photos: Photos) -> int:
@@ -168,11 +144,8 @@ def list_images(raw: Path) -> list[str]:
 
 
 def fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 if __name__ == "__main__":

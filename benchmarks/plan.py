@@ -9,8 +9,6 @@ Fill is the share of all packs' tokens that samples use. Imbalance is (max - mea
 ranks of a step, averaged over steps of one pack a rank.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.common import Row, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Row, command, headline, machine, parse_args, show, write_json
 from datapipe.array_types import Int64
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
@@ -57,8 +55,7 @@ def main() -> None:
     add("--samples", type=int, default=1_000_000, help="lengths (default: %(default)s)")
     add("--rounds", type=int, default=5, help="of each timing (default: %(default)s)")
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     where = machine("numpy", "numba", "datapipe", cache="not used")
     print(headline(where))
     content: dict[str, Any] = {"machine": where, "samples": options.samples}
@@ -89,11 +86,16 @@ def _fill_row(name: str, lengths: Int64, capacity: int, images: Int64) -> Row:
     images = images[lengths <= capacity]
     lengths = lengths[lengths <= capacity]
     total = int(lengths.sum())
+
+    def best_fit(size: int) -> int:
+        parts = _parts(lengths, size)
+        return sum(len(best_fit_decreasing(part, capacity)) for part in parts)
+
     packs = {
         "next-fit": next_fit(lengths, capacity),
-        "BFD/1,024": sum(best_fit_decreasing(part, capacity) for part in _parts(lengths, 1024)),
-        "BFD/block": sum(best_fit_decreasing(part, capacity) for part in _parts(lengths, BLOCK)),
-        "BFD, global": best_fit_decreasing(lengths, capacity),
+        "BFD/1,024": best_fit(1024),
+        "BFD/block": best_fit(BLOCK),
+        "BFD, global": best_fit(len(lengths)),
         "datapipe": len(pack_lengths(lengths, capacity, images=images, seed=None)[1]) - 1,
     }
     least = sum(-(-int(part.sum()) // capacity) for part in _parts(lengths, BLOCK))
@@ -160,16 +162,13 @@ def balance(samples: int, rounds: int) -> Iterator[Row]:
                 yield row | _imbalances(costs, layout, ranks)
 
 
-def _grouped(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
-    group = max(64, ranks)
-    return lay_out(text, vision, group=group, phase=before % group, key=before)
-
-
 Layout = Callable[[Int64, Int64, int, int], Int64]
 LAYOUTS: dict[str, Layout] = {
     "round-robin": lambda text, *_: np.arange(len(text), dtype=np.int64),
     "sorted by text": lambda text, *_: np.argsort(text, kind="stable"),
-    "groups": _grouped,
+    "groups": lambda text, vision, ranks, before: lay_out(
+        text, vision, group=max(64, ranks), phase=before % max(64, ranks), key=before
+    ),
 }
 
 
@@ -232,23 +231,24 @@ def next_fit(lengths: Int64, capacity: int) -> int:
     return packs
 
 
-def best_fit_decreasing(lengths: Int64, capacity: int) -> int:
-    """Packs if the longest go first, each into the fullest pack that has room."""
-    waiting = [0] * (capacity + 1)  # packs by the room they have
+def best_fit_decreasing(lengths: Int64, capacity: int) -> list[list[int]]:
+    """Return packs of samples: the longest go first, each into the fullest pack with room."""
+    waiting: list[list[list[int]]] = [[] for _ in range(capacity + 1)]  # packs by their room
     rooms = 0  # bit r: some pack has room r
-    packs = 0
-    for length in np.sort(lengths)[::-1].tolist():
+    packs: list[list[int]] = []
+    for sample in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[sample])
         if fitting := rooms >> length:
             room = (fitting & -fitting).bit_length() - 1 + length
-            waiting[room] -= 1
+            pack = waiting[room].pop()
             if not waiting[room]:
                 rooms ^= 1 << room
         else:
-            packs += 1
-            room = capacity
-        left = room - length
-        waiting[left] += 1
-        rooms |= 1 << left
+            room, pack = capacity, []
+            packs.append(pack)
+        pack.append(sample)
+        waiting[room - length].append(pack)
+        rooms |= 1 << (room - length)
     return packs
 
 

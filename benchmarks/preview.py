@@ -6,8 +6,6 @@ With `--chromium PATH` a browser takes a screenshot of the first screen of the p
 and one of an empty page in turn; the difference is what the page takes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -37,9 +35,7 @@ def shards(samples: int) -> Path:
     make_sample_data(raw, samples=_PHOTOS, min_side=96, max_side=256, jpeg_only=True)
     records = json.loads((raw / "data.json").read_text())
     many = HOME / f"preview-{samples}.json"
-    if not many.exists():
-        made = (records[number % len(records)] for number in range(samples))
-        many.write_text(json.dumps(list(made)))
+    many.write_text(json.dumps([records[number % len(records)] for number in range(samples)]))
     datapipe.pack_dataset(many, out, image_root=raw)
     return out
 
@@ -47,8 +43,12 @@ def shards(samples: int) -> Path:
 def write(folder: Path, tokenizer: Path, page: Path) -> float:
     command = [sys.executable, "-c", "from datapipe.cli.command import run; run()", "preview"]
     options = ["--tokenizer", tokenizer, "--template", "chatml", "--image-tokens", 144]
-    started = time.monotonic()
     words = [*command, folder, *options, "--image", "size=336", "--pack", 4096, "--output", page]
+    return seconds_of(words)
+
+
+def seconds_of(words: list[object]) -> float:
+    started = time.monotonic()
     subprocess.run(list(map(str, words)), check=True, capture_output=True)
     return time.monotonic() - started
 
@@ -58,10 +58,7 @@ def screenshot(chromium: str, page: Path | None) -> float:
     with tempfile.TemporaryDirectory() as folder:
         place = "about:blank" if page is None else page.as_uri()
         picture = f"--screenshot={folder}/screen.png"
-        command = [chromium, *_FLAGS, picture, f"--user-data-dir={folder}/profile", place]
-        started = time.monotonic()
-        subprocess.run(command, check=True, capture_output=True)
-        return time.monotonic() - started
+        return seconds_of([chromium, *_FLAGS, picture, f"--user-data-dir={folder}/profile", place])
 
 
 def main() -> None:

@@ -7,17 +7,15 @@ the loaders run in turn with the unchanged one. The error is that of the predict
 other processes have disturbed is repeated, for a quarter of a minute.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
-from benchmarks.common import Contestant, Run, command, compete, machine, parse, show_as, write_json
+from benchmarks.common import Contestant, Run, chosen, command, compete, machine, parse, show_as
 from benchmarks.data import mixed_photographs, packed, photographs
 from benchmarks.peers.work import BATCH, SIDE
 from benchmarks.transforms import hold_lock
@@ -33,14 +31,13 @@ _PATIENCE = 15.0  # seconds, in which a run is repeated
 _BASE = "as it is"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(NamedTuple):
     """A loader with something to be mended; `around` is a context that it runs in."""
 
     name: str
     shards: Path
     options: dict[str, Any]
-    around: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def make(self, shards: Path | None = None, **changes: Any) -> Loader:
         usual = {"batch_size": BATCH, "epochs": None, **self.options}
@@ -54,12 +51,12 @@ def cases(samples: int, workers: int) -> list[Case]:
     qwen = ImageSpec.preset("qwen2-vl", max_pixels=401408)
     name = f"{SIDE}x{SIDE}, {workers} workers"
     return [
-        Case(name=name, shards=photos, options={"image": usual, "num_workers": workers}),
-        Case(name="one worker", shards=photos, options={"image": usual, "num_workers": 1}),
-        Case(name="large images to 224x224", shards=mixed, options=small),
-        Case(name="Qwen2-VL", shards=mixed, options={"image": qwen, "num_workers": workers}),
-        Case(name="transform in Python", shards=photos, options=small | {"transform": hold_lock}),
-        Case(name="slow storage", shards=photos, options=small, around=_slow_storage),
+        Case(name, photos, {"image": usual, "num_workers": workers}),
+        Case("one worker", photos, {"image": usual, "num_workers": 1}),
+        Case("large images to 224x224", mixed, small),
+        Case("Qwen2-VL", mixed, {"image": qwen, "num_workers": workers}),
+        Case("transform in Python", photos, small | {"transform": hold_lock}),
+        Case("slow storage", photos, small, _slow_storage),
     ]
 
 
@@ -72,12 +69,8 @@ def _slow_storage() -> Iterator[None]:
         time.sleep(_LATENCY)
         return read(*args)
 
-    storage: Any = ShardStore
-    storage.read = slow
-    try:
+    with patch.object(ShardStore, "read", slow):
         yield
-    finally:
-        storage.read = read
 
 
 def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
@@ -87,18 +80,16 @@ def run_case(case: Case, *, seconds: float, rounds: int) -> dict[str, Any]:
         applied = {r.name: r for r in profile.remedies if (r.changes, r.max_side) != (None, None)}
         base, *results = compete(
             [
-                Contestant(name=name, make=partial(_runner, case, remedy, seconds / 4))
+                Contestant(name, partial(_runner, case, remedy, seconds / 4))
                 for name, remedy in {_BASE: None, **applied}.items()
             ],
             rounds,
         )
     rows = []
-    for result in results:
-        if result.runs:
-            remedy, measured = applied[result.name], result.ratio(base)
-            error = remedy.gain / measured.median - 1
-            row = {"case": case.name, "measured_gain": measured._asdict(), "error": error}
-            rows.append(remedy.to_dict() | row)
+    for result in (one for one in results if one.runs):
+        remedy, measured = applied[result.name], result.ratio(base)
+        row = {"case": case.name, "measured_gain": measured._asdict()}
+        rows.append(remedy.to_dict() | row | {"error": remedy.gain / measured.median - 1})
     return {
         "verdict": str(profile.bottleneck),
         "samples_per_second": profile.rate,
@@ -130,25 +121,20 @@ def _runner(case: Case, remedy: Remedy | None, seconds: float) -> Callable[[], R
 
 def main() -> None:
     parser = command("profile", __doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=6.0, help="of a profile (default: %(default)s)"
-    )
+    about = "of a profile (default: %(default)s)"
+    parser.add_argument("--seconds", type=float, default=6.0, help=about)
     options = parse(parser, samples=1024, rounds=5)
     where = machine("datapipe", "torch", "simplejpeg", cache="warm")
-    chosen = cases(options.samples, options.workers)
-    if unknown := set(options.only or ()) - {case.name for case in chosen}:
-        parser.error(f"--only {sorted(unknown)}: the cases are {[case.name for case in chosen]}")
+    by_name = {case.name: case for case in cases(options.samples, options.workers)}
     found = []
-    for case in chosen:
-        if not options.only or case.name in options.only:
-            print(f"--- {case.name}", flush=True)
-            found.append(run_case(case, seconds=options.seconds, rounds=options.rounds))
+    for name in chosen(by_name, options.only):
+        print(f"--- {name}", flush=True)
+        found.append(run_case(by_name[name], seconds=options.seconds, rounds=options.rounds))
     content = {"title": "Remedies, predicted and measured", "machine": where, "cases": found}
-    show_as("remedies", content)
+    show_as("remedies", content, options.json)
     if errors := [abs(row["error"]) for case in found for row in case["remedies"]]:
         within = sum(error <= 0.2 for error in errors)
         print(f"{within} of {len(errors)} within 20 %, the worst {max(errors):.0%} off")
-    write_json(options.json, content)
 
 
 if __name__ == "__main__":

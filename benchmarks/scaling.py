@@ -7,13 +7,12 @@ only the loader's work differs: index, plan, order. Start-up is the time from `i
 batch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from benchmarks.common import Contestant, Run, command, machine, made_once, parse, race
@@ -39,23 +38,14 @@ def main() -> None:
     steps = min(options.samples, _PHOTOGRAPHS) // BATCH
     where = machine(cache="warm")
     with ExitStack() as stack:
-        entries = [
-            per_core(
-                f"{photos.count * times:,} samples, {cores} {'core' if cores == 1 else 'cores'}",
-                Task(
-                    raw=str(photos.raw),
-                    shards=str(repeated(photos, times)),
-                    forms="",
-                    dtype=options.dtype,
-                    workers=cores,
-                    steps=steps,
-                ),
-                partial(contestant, stack=stack, versions=where["versions"]),
-            )
-            for times in options.times
-            for cores in _CORES
-            if cores <= options.workers
-        ]
+        entries = []
+        few = [cores for cores in _CORES if cores <= options.workers]
+        for times, cores in product(options.times, few):
+            name = f"{photos.count * times:,} samples, {cores} {'core' if cores == 1 else 'cores'}"
+            given = {"dtype": options.dtype, "workers": cores, "steps": steps}
+            task = Task(raw=str(photos.raw), shards=str(repeated(photos, times)), forms="", **given)
+            peer = Peer(name, "ours.loader")
+            entries.append(per_core(contestant(peer, task, stack, where["versions"]), cores))
         race(
             entries,
             options,
@@ -68,20 +58,14 @@ def main() -> None:
         )
 
 
-def per_core(name: str, task: Task, start: Callable[[Peer, Task], Contestant]) -> Contestant:
+def per_core(loader: Contestant, cores: int) -> Contestant:
     """Return the loader on some cores, whose seconds count for each of them."""
-    inner = start(Peer(name=name, module="ours", ours=True), task)
 
-    def make() -> Callable[[], Run]:
-        run = inner.make()
+    def scaled(run: Callable[[], Run]) -> Run:
+        done = run()
+        return dataclasses.replace(done, seconds=done.seconds * cores)
 
-        def scaled() -> Run:
-            done = run()
-            return dataclasses.replace(done, seconds=done.seconds * task.workers)
-
-        return scaled
-
-    return Contestant(name=name, make=make)
+    return loader._replace(make=lambda: partial(scaled, loader.make()))
 
 
 def repeated(photos: Photos, times: int) -> Path:

@@ -1,7 +1,5 @@
 """Runs of the reference model, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

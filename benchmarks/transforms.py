@@ -1,7 +1,5 @@
 """Transforms of samples that worker processes can import."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ indexes and columns, each header, all padding and the end of each tar. Every con
 cache warm, or with --cold reads from the disk.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +17,10 @@ import pyarrow.compute as pc
 
 import datapipe
 from benchmarks.common import Contestant, Run, command, machine, parse, race
-from benchmarks.data import drop_cache, packed, photographs, timed, warm_cache
+from benchmarks.data import checksum, drop_cache, packed, photographs, timed, warm_cache
 from datapipe.cpus import available_cpus
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.parquet import read_index
-
-_STEP = 1 << 20
 
 
 def main() -> None:
@@ -36,7 +32,7 @@ def main() -> None:
     checks: dict[str, Callable[[], None]] = {
         "datapipe": partial(_verify, source, deep=False),
         "crc32 of members": partial(_each, source, _members),
-        "crc32 of files": partial(_each, source, _file),
+        "crc32 of files": partial(_each, source, checksum),
         "datapipe, --deep": partial(_verify, source, deep=True),
     }
 
@@ -45,10 +41,7 @@ def main() -> None:
         return timed(photos.count, check)
 
     race(
-        [
-            Contestant(name=name, make=partial(partial, run, check))
-            for name, check in checks.items()
-        ],
+        [Contestant(name, partial(partial, run, check)) for name, check in checks.items()],
         options,
         f"Verifying: {photos}, with a caption each; {options.rounds} rounds",
         where=machine("datapipe", cache="cold" if options.cold else "warm"),
@@ -62,7 +55,7 @@ def _verify(source: Path, *, deep: bool) -> None:
     assert found.is_whole, found.findings
 
 
-def _each(source: Path, check: Callable[[Path], None]) -> None:
+def _each(source: Path, check: Callable[[Path], object]) -> None:
     with ThreadPoolExecutor(available_cpus()) as threads:
         list(threads.map(check, sorted(source.glob("*.tar"))))
 
@@ -75,13 +68,6 @@ def _members(tar: Path) -> None:
         for offset, size, expected in zip(*columns, strict=True):
             count = os.preadv(file.fileno(), [buffer[:size]], offset)
             assert crc32(buffer[:count]) == expected
-
-
-def _file(tar: Path) -> None:
-    buffer, total = memoryview(bytearray(_STEP)), 0
-    with tar.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            total = crc32(buffer[:count], total)
 
 
 if __name__ == "__main__":

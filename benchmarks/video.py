@@ -7,8 +7,6 @@ its processes is part of datapipe's time. `memory` takes frames of a video of on
 one of ten, each in a process of its own. The videos are made by the command `ffmpeg`.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import math
@@ -17,8 +15,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -62,14 +60,8 @@ def main() -> None:
     options = parse(parser, samples=32, rounds=5)
     if shutil.which("ffmpeg") is None:
         sys.exit("the command `ffmpeg` is not installed")
-    if options.what == "frames":
-        compare_frames(options.seconds, options.size)
-    elif options.what == "rate":
-        compare_rates(options)
-    elif options.what == "memory":
-        compare_memory(options.size)
-    else:
-        print_peak(options.seconds, options.size)
+    whats = {"frames": compare_frames, "rate": compare_rates, "memory": compare_memory}
+    (whats | {"peak": print_peak})[options.what](options)
 
 
 def make_video(name: str, seconds: int, size: str, *arguments: str) -> Path:
@@ -89,10 +81,10 @@ def ffmpeg(*arguments: str) -> bytes:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 
-def compare_frames(seconds: int, size: str) -> None:
+def compare_frames(options: argparse.Namespace) -> None:
     rows = []
     for name, arguments in _KINDS.items():
-        path = make_video(name, seconds, size, *arguments)
+        path = make_video(name, options.seconds, options.size, *arguments)
         theirs, starts = frames_of_ffmpeg(path)
         equal, least, count = 0, math.inf, 0
         for at, ours in frames_of_datapipe(path):
@@ -136,29 +128,21 @@ def compare_rates(options: argparse.Namespace) -> None:
         make_video(f"{n}.mp4", options.seconds, options.size, "-c:v", "libx264", "-g", "250")
         for n in range(options.samples)
     ]
-    with ProcessPoolExecutor(options.workers) as pool:
-        entries = [
-            Contestant(
-                name=f"datapipe, {wanted}",
-                make=lambda wanted=wanted: partial(pack, clips, wanted, options.workers),  # type: ignore[misc]
-                note=f"{options.workers} processes; fsync; frames as JPEG of quality 95",
-            )
-            for wanted in ("fps=2,max=64", "fps=2,max=8")
-        ]
-        entries += [
-            Contestant(
-                name="decode every frame",
-                make=lambda: partial(timed, len(clips), lambda: list(pool.map(decode, clips))),
-                note=f"{options.workers} processes; PyAV, nothing else",
+    workers = options.workers
+    frames = f"{workers} processes; fsync; frames as JPEG of quality 95"
+    jpegs = f"{workers} processes of one thread; two frames a second as JPEG"
+    with ProcessPoolExecutor(workers) as pool:
+        ways: dict[str, tuple[Callable[[], Run], str]] = {
+            "datapipe, fps=2,max=64": (partial(pack, clips, "fps=2,max=64", workers), frames),
+            "datapipe, fps=2,max=8": (partial(pack, clips, "fps=2,max=8", workers), frames),
+            "decode every frame": (
+                partial(timed, len(clips), lambda: list(pool.map(decode, clips))),
+                f"{workers} processes; PyAV, nothing else",
             ),
-            Contestant(
-                name="ffmpeg",
-                make=lambda: partial(run_ffmpeg, clips, options.workers),
-                note=f"{options.workers} processes of one thread; two frames a second as JPEG",
-            ),
-        ]
+            "ffmpeg": (partial(run_ffmpeg, clips, workers), jpegs),
+        }
         race(
-            entries,
+            [Contestant(name, partial(partial, run), note) for name, (run, note) in ways.items()],
             options,
             f"Packing: {len(clips)} clips of {options.seconds} s, {options.size}, H.264, key "
             f"frames 10 s apart; {options.rounds} rounds",
@@ -193,31 +177,28 @@ def run_ffmpeg(clips: list[Path], workers: int) -> Run:
     command = "ffmpeg -nostdin -v error -threads 1 -i {} -vf fps=2 -threads 1 -q:v 2 {}-%04d.jpg"
 
     def run(home: Path) -> None:
-        waiting, running = list(clips), list[Any]()
-        while waiting or running:
-            if waiting and len(running) < workers:
-                path = waiting.pop()
-                running.append(subprocess.Popen(command.format(path, home / path.stem).split()))
-            elif running.pop(0).wait():
+        commands = [command.format(path, home / path.stem).split() for path in clips]
+        with ThreadPoolExecutor(workers) as threads:
+            if any(threads.map(subprocess.call, commands)):
                 raise Absent("the command `ffmpeg` failed")
 
     with fresh() as home:
         return timed(len(clips), lambda: run(home))
 
 
-def compare_memory(size: str) -> None:
+def compare_memory(options: argparse.Namespace) -> None:
     rows = []
     for seconds in (60, 600):
-        make_video("long.mp4", seconds, size, "-c:v", "libx264", "-preset", "ultrafast")
-        command = [sys.executable, "-m", "benchmarks.video", "peak", "--seconds", str(seconds)]
-        done = subprocess.run([*command, "--size", size], check=True, stdout=subprocess.PIPE)
+        make_video("long.mp4", seconds, options.size, "-c:v", "libx264", "-preset", "ultrafast")
+        words = ["benchmarks.video", "peak", "--seconds", str(seconds), "--size", options.size]
+        done = subprocess.run([sys.executable, "-m", *words], check=True, stdout=subprocess.PIPE)
         rows.append({"video": f"{seconds} s", "MB": int(done.stdout)})
     show("Peak of a process that takes 64 frames", rows)
 
 
-def print_peak(seconds: int, size: str) -> None:
+def print_peak(options: argparse.Namespace) -> None:
     """Take 64 frames of one video, and print the peak of this process in megabytes."""
-    path = make_video("long.mp4", seconds, size)
+    path = make_video("long.mp4", options.seconds, options.size)
     with open(path, "rb", buffering=0) as file:
         reader = VideoReader(file, VideoOptions(fps=2, max=64), ShrinkOptions())
         kept = [io.BytesIO(content) for content, _ in reader.encoded()]

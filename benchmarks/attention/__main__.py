@@ -15,28 +15,16 @@ are written after each length; `examples.vlm.train --attention-table` reads them
 all of it in seconds, to check that it runs: its figures mean nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from benchmarks.attention.measure import (
-    Batch,
-    Layer,
-    contestant,
-    draw_lengths,
-    packed,
-    padded,
-    uniform,
-)
-from benchmarks.attention.report import PACKED, PADDED, Measured, absences, draw
-from benchmarks.common import Contestant, add_json, command, compete, machine, show_as, write_json
+from benchmarks.attention.measure import Layer, Measured, measure_mixed, measure_rows
+from benchmarks.attention.report import absences, draw
+from benchmarks.common import add_json, command, machine, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.model.attention import KERNELS
 
@@ -58,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     torch.set_num_threads(options.threads)
     where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
-    where["gpu"] = "not used" if options.device == "cpu" else describe(layer.device)
+    on_cpu = options.device == "cpu"  # the aims are for a GPU
+    where["gpu"] = "not used" if on_cpu else describe(layer.device)
     title = (
         f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
         f"{layer.size}, {options.dtype}, {'causal' if layer.causal else 'non-causal'}"
         f"{f', dropout {layer.dropout}' * (layer.dropout > 0)}; rounds: {options.rounds}, "
         f"threads: {options.threads}"
     )
-    on_cpu = options.device == "cpu"  # the aims are for a GPU
     rows: list[Measured] = []
     mixed: list[Measured] = []
     for length in options.lengths:
@@ -73,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
             rows.append(measure_rows(layer, length, options))
             mixed.append(measure_mixed(layer, length, options))
+        for settings in (rows, mixed):
+            settings.sort(key=lambda at: at.length)
         content = {
             "title": title,
             "machine": where,
@@ -80,24 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "dropout": options.dropout,
             "tokens": options.tokens,
             "settings": {
-                "rows of one length": in_order(rows),
-                "captions and conversations": in_order(mixed),
+                "rows of one length": [asdict(at) for at in rows],
+                "captions and conversations": [asdict(at) for at in mixed],
             },
             **as_json([] if on_cpu else aims(rows), rehearsal=options.rehearse),
         }
         write_json(options.json, content)
-    for settings in (rows, mixed):
-        settings.sort(key=lambda at: at.length)
     show_as("attention", content)
     print(*absences([*rows, *mixed]), sep="\n")
     show(aims(rows), rehearsal=on_cpu)
     if options.plot is not None:
         device = f"{where['cpu']}, {where['cores']} cores" if on_cpu else where["gpu"]
         draw(rows, mixed, title=f"{title}; {device}", path=options.plot)
-
-
-def in_order(settings: Sequence[Measured]) -> list[dict[str, Any]]:
-    return [asdict(at) for at in sorted(settings, key=lambda at: at.length)]
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -138,46 +122,6 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
-def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
-    """Each kernel over rows of `length` tokens, `--tokens` together."""
-    count = max(1, options.tokens // length)
-    batch = uniform(layer, count, length)
-    measured = Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}")
-    entries = {kernel: (kernel, batch) for kernel in options.kernels}
-    return race(layer, entries, measured, options.rounds)
-
-
-def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
-    """Each kernel over the same samples, padded and packed."""
-    lengths = draw_lengths(max(options.tokens, length), length)
-    batches = {PADDED: padded(layer, lengths), PACKED: packed(layer, lengths)}
-    shape = (
-        f"{len(lengths)} samples of {min(lengths):,} to {max(lengths):,}: {sum(lengths):,} tokens "
-        f"packed, {batches[PADDED].total:,} padded"
-    )
-    entries = {
-        f"{kernel} {form}": (kernel, batch)
-        for kernel in options.kernels
-        for form, batch in batches.items()
-    }
-    measured = Measured(length=length, tokens=sum(lengths), shape=shape)
-    return race(layer, entries, measured, options.rounds)
-
-
-def race(
-    layer: Layer, entries: dict[str, tuple[str, Batch]], measured: Measured, rounds: int
-) -> Measured:
-    """Fill in what all entries, a kernel and a batch each, take in turns."""
-    torch.compiler.reset()  # so that no number of tokens is one too many to compile for
-    contestants = []
-    for name, (kernel, batch) in entries.items():
-        keep = partial(measured.costs.__setitem__, name)
-        make = partial(contestant, kernel, layer, batch, keep)
-        contestants.append(Contestant(name=name, make=make))
-    measured.results = compete(contestants, rounds)
-    return measured
-
-
 def aims(rows: Iterable[Measured]) -> list[Bar]:
     faster = smaller = None
     for at in rows:
@@ -189,13 +133,8 @@ def aims(rows: Iterable[Measured]) -> list[Bar]:
         peaks = [at.costs[one.name].peak for one in others]
         smaller = at.costs["plain"].peak / min(peaks) if peaks else None
     return [
-        Bar(name=f"fastest kernel at {AIM:,}, x plain", value=faster, wanted=FASTER, most=False),
-        Bar(
-            name=f"memory of plain at {AIM:,} / of the smallest",
-            value=smaller,
-            wanted=SMALLER,
-            most=False,
-        ),
+        Bar(f"fastest kernel at {AIM:,}, x plain", faster, FASTER, most=False),
+        Bar(f"memory of plain at {AIM:,} / of the smallest", smaller, SMALLER, most=False),
     ]
 
 

@@ -1,23 +1,25 @@
 """One attention layer, forward and backward: its inputs, its time and the memory that it takes."""
 
-from __future__ import annotations
-
+import argparse
 import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, product
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from benchmarks.common import Absent, Run
+from benchmarks.common import Absent, Contestant, Result, Run, Spread, compete
 from examples.vlm.measure.memory import peak_of
 from examples.vlm.model.attention import Segments, attend, prepare, why_not
 
 T = TypeVar("T")
+
+PADDED, PACKED = "padded", "packed"
 
 _STEADY = 0.05  # seconds that are timed at a time, at least
 _MOST = 50  # steps that are timed at a time
@@ -76,6 +78,32 @@ class Cost:
 
     peak: int
     mask: float
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """A setting at a length: that of each sequence, or of the longest.
+
+    `tokens` of a batch are without padding. Results of the packed setting are named "KERNEL padded"
+    and "KERNEL packed".
+    """
+
+    length: int
+    tokens: int
+    shape: str
+    results: list[Result] = field(default_factory=list)
+    costs: dict[str, Cost] = field(default_factory=dict)
+
+    def named(self, name: str) -> Result | None:
+        return next((one for one in self.results if one.name == name and one.runs), None)
+
+    def step(self, result: Result) -> Spread:
+        """Seconds of a step."""
+        return Spread.of([self.tokens / run.rate for run in result.runs])
+
+    def peak(self, result: Result) -> float:
+        """Megabytes."""
+        return self.costs[result.name].peak / 1e6
 
 
 def uniform(layer: Layer, rows: int, length: int) -> Batch:
@@ -197,3 +225,37 @@ def seconds(work: Callable[[], None], device: torch.device) -> float:
     ended.record()
     torch.cuda.synchronize()
     return float(began.elapsed_time(ended)) / 1e3
+
+
+def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
+    """Each kernel over rows of `length` tokens, `--tokens` together."""
+    count = max(1, options.tokens // length)
+    batches = {"": uniform(layer, count, length)}
+    return measure(layer, length, batches, f"{count} x {length:,}", options)
+
+
+def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
+    """Each kernel over the same samples, padded and packed."""
+    lengths = draw_lengths(max(options.tokens, length), length)
+    batches = {PADDED: padded(layer, lengths), PACKED: packed(layer, lengths)}
+    shape = (
+        f"{len(lengths)} samples of {min(lengths):,} to {max(lengths):,}: {sum(lengths):,} tokens "
+        f"packed, {batches[PADDED].total:,} padded"
+    )
+    return measure(layer, length, batches, shape, options)
+
+
+def measure(
+    layer: Layer, length: int, batches: dict[str, Batch], shape: str, options: argparse.Namespace
+) -> Measured:
+    """Measure in turns what all kernels take for the same samples, in each form of a batch."""
+    torch.compiler.reset()  # so that no number of tokens is one too many to compile for
+    real = next(iter(batches.values())).real
+    measured = Measured(length=length, tokens=real, shape=shape)
+    contestants = []
+    for kernel, (form, batch) in product(options.kernels, batches.items()):
+        name = f"{kernel} {form}".strip()
+        keep = partial(measured.costs.__setitem__, name)
+        contestants.append(Contestant(name, partial(contestant, kernel, layer, batch, keep)))
+    measured.results = compete(contestants, options.rounds)
+    return measured

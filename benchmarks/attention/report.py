@@ -1,43 +1,11 @@
 """Measures of kernels of attention, and their curves."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.attention.measure import Cost
-from benchmarks.common import Result, Spread
-
-PADDED, PACKED = "padded", "packed"
-
-
-@dataclass(kw_only=True)
-class Measured:
-    """A setting at a length: that of each sequence, or of the longest.
-
-    `tokens` of a batch are without padding. Results of the packed setting are named "KERNEL padded"
-    and "KERNEL packed".
-    """
-
-    length: int
-    tokens: int
-    shape: str
-    results: list[Result] = field(default_factory=list)
-    costs: dict[str, Cost] = field(default_factory=dict)
-
-    def named(self, name: str) -> Result | None:
-        return next((one for one in self.results if one.name == name and one.runs), None)
-
-    def step(self, result: Result) -> Spread:
-        """Seconds of a step."""
-        return Spread.of([self.tokens / run.rate for run in result.runs])
-
-    def peak(self, result: Result) -> float:
-        """Megabytes."""
-        return self.costs[result.name].peak / 1e6
+from benchmarks.attention.measure import PADDED, Measured
 
 
 def absences(measured: Sequence[Measured]) -> Iterator[str]:

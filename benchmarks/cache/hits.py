@@ -1,7 +1,5 @@
 """Share of its reads that a cache serves, epoch after epoch, by the policies of loaders."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import NextUse, NextUses
 from datapipe.cache.policy import Policy
+from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.units import Units
 
 _SAMPLES = 80_000
 _EPOCHS, _WARM = 16, 8
@@ -55,19 +53,15 @@ class Lru:
         return size <= self.budget and sample not in self._kept
 
 
-class _Epoch:
-    """The blocks of an epoch, as a loader's schedule gives them."""
+def _blocks(epoch: int) -> PlannedBlocks:
+    options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
+    plan = EpochPlan(Source.of_dataset(_SAMPLES, options), options, epoch)
+    return PlannedBlocks(plan, None, ahead=False)
 
-    def __init__(self, epoch: int) -> None:
-        options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
-        self._plan = EpochPlan(Source.of_dataset(_SAMPLES, options), options, epoch)
-        self.epoch, self.count = epoch, self._plan.blocks
 
-    def __call__(self, block: int, before: int) -> Units:
-        return self._plan.lay_out(self._plan.form(block), block, before)
-
-    def order(self) -> Int64:
-        return np.concatenate([self(block, 0).samples for block in range(self.count)])
+def _order(epoch: int) -> Int64:
+    blocks = _blocks(epoch)
+    return np.concatenate([blocks(block, 0).samples for block in range(blocks.count)])
 
 
 def hits(path: Path | None) -> None:
@@ -78,21 +72,21 @@ def hits(path: Path | None) -> None:
     for what, part, ranks in cases:
         kept = int(part * _SAMPLES)
         layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), kept * 64)
-        pinned = float((layout.places(_Epoch(1).order()[::ranks]) >= 0).mean())
-        row = {"what": what, "part": part, "pin": pinned, "lru": _run(Lru(kept), ranks=ranks)}
-        rows.append(row | {"next-use": _run(NextUse(kept), ranks=ranks)})
+        pinned = float((layout.places(_order(1)[::ranks]) >= 0).mean())
+        served = {"lru": _run(Lru(kept), ranks), "next-use": _run(NextUse(kept), ranks)}
+        rows.append({"what": what, "part": part, "pin": pinned, **served})
     show(f"Share of reads that the cache serves; {_SAMPLES:,} samples, reshuffled each epoch", rows)
     write_json(path, {"title": "cache hits", "where": machine(cache="none"), "rows": rows})
 
 
-def _run(policy: Policy, *, ranks: int) -> float:
+def _run(policy: Policy, ranks: int) -> float:
     """Return the share that one rank is served in the epochs after the first ones."""
     share = ranks * _BATCH
-    uses = NextUses(_Epoch, samples=_SAMPLES, rank=0, world_size=ranks, share=share)
+    uses = NextUses(_blocks, samples=_SAMPLES, rank=0, world_size=ranks, share=share)
     mine = np.flatnonzero(np.arange(_SAMPLES) % share % ranks == 0)
-    served = asked = 0
+    served = 0
     for epoch in range(_EPOCHS):
-        samples = _Epoch(epoch).order()[mine]
+        samples = _order(epoch)[mine]
         uses.of(samples[:1], epoch)
         uses.wait()
         for sample, then in zip(samples.tolist(), uses.of(samples, epoch), strict=True):
@@ -101,7 +95,5 @@ def _run(policy: Policy, *, ranks: int) -> float:
                 policy.use(sample, then)
             else:
                 policy.offer(sample, 1, then)
-            if epoch >= _WARM:
-                served += there
-                asked += 1
-    return served / asked
+            served += there and epoch >= _WARM
+    return served / ((_EPOCHS - _WARM) * len(mine))

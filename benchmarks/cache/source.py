@@ -1,7 +1,5 @@
 """A source with latency and limited bandwidth: how much of it a loader and a pack use."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os
@@ -54,12 +52,9 @@ def source(path: Path | None) -> None:
 
 
 def _measure(url: str, shuffle: Any) -> dict[str, Any]:
-    image = ImageSpec(size=32)
-    loader = make_loader(
-        url, batch_size=_BATCH, image=image, shuffle=shuffle, epochs=None, num_workers=2
-    )
+    how: dict[str, Any] = {"shuffle": shuffle, "epochs": None, "num_workers": 2}
+    loader = make_loader(url, batch_size=_BATCH, image=ImageSpec(size=32), **how)
     columns = loader.dataset.columns
-    sizes = columns.member_size
     traffic = loader.dataset.folder.traffic  # type: ignore[union-attr]
     iterator = iter(loader)
     shares = []
@@ -74,13 +69,12 @@ def _measure(url: str, shuffle: Any) -> dict[str, Any]:
             for key in batch["key"]:
                 sample = int(key)
                 first, last = columns.sample_member[sample], columns.sample_member[sample + 1]
-                delivered += int(sizes[first:last].sum())
+                delivered += int(columns.member_size[first:last].sum())
         shares.append(delivered / (time.perf_counter() - start) / _RATE)
     seconds = time.perf_counter() - began
     loader.close()
-    part = Spread.of(shares)
+    part, asked = Spread.of(shares), traffic.requests - asked
     row = {"shuffle": str(shuffle), "rate": part.median * _RATE, "part": part.median}
-    asked = traffic.requests - asked
     return row | {"low": part.low, "high": part.high, "requests": asked / seconds}
 
 

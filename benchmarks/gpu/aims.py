@@ -5,21 +5,18 @@
 prints those of all results in a folder.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.common import command
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bar:
+class Bar(NamedTuple):
     """A figure that was aimed for: `wanted` is the most that `value` may be, or the least."""
 
     name: str
@@ -46,8 +43,8 @@ def describe(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
 
 
-def find_device(*, rehearse: bool) -> torch.device | None:
-    """Return the GPU, or the CPU for a rehearsal; None, after a word about it, if there is none."""
+def find_device(*, rehearse: bool) -> torch.device:
+    """Return the GPU, or the CPU for a rehearsal; end, after a word about it, if there is none."""
     if rehearse:
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -56,12 +53,12 @@ def find_device(*, rehearse: bool) -> torch.device | None:
         f"torch {torch.__version__} finds no CUDA device here: nothing was measured. Run this on a "
         "machine with a GPU, or see that it runs with --rehearse."
     )
-    return None
+    sys.exit()
 
 
 def as_json(bars: Sequence[Bar], *, rehearsal: bool) -> dict[str, Any]:
     """Return the bars for a file of results; a rehearsal has none."""
-    return {"rehearsal": rehearsal, "aims": [] if rehearsal else [asdict(bar) for bar in bars]}
+    return {"rehearsal": rehearsal, "aims": [] if rehearsal else [bar._asdict() for bar in bars]}
 
 
 def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:
@@ -71,23 +68,16 @@ def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:
         print("", *bars, sep="\n")
 
 
-def read(folder: Path) -> Iterator[tuple[str, Bar]]:
-    """Yield the bars of all results in a folder, each with the name of its file."""
-    for path in sorted(folder.glob("*.json")):
-        content = json.loads(path.read_text())
-        for bar in content.get("aims", ()) if isinstance(content, dict) else ():
-            yield path.name, Bar(**bar)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command("gpu.aims", __doc__)
     parser.add_argument("folder", type=Path, help="of the results")
     folder = parser.parse_args(arguments).folder
-    found = list(read(folder))
-    if not found:
-        print(f"{folder}: no results with figures that were aimed for")
-    for name, bar in found:
-        print(f"{name}: {bar}")
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        bars = content.get("aims", ()) if isinstance(content, dict) else ()
+        found += [f"{path.name}: {Bar(**bar)}" for bar in bars]
+    print(*found or [f"{folder}: no results with figures that were aimed for"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ written after every round. `--rehearse` runs all of it on the CPU, to check that
 figures mean nothing.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import traceback
@@ -21,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,10 +32,11 @@ from benchmarks.common import (
     Result,
     Run,
     Spread,
-    add_json,
     command,
     compete,
     machine,
+    natural,
+    parse_args,
     report,
     write_json,
 )
@@ -56,27 +56,18 @@ def main() -> None:
     cores = available_cpus()
     parser = command("gpu.decode", __doc__)
     add = parser.add_argument
-    add("--samples", type=int, default=4096, help="photographs (default: %(default)s)")
-    add("--rounds", type=int, default=3, help="counted rounds (default: %(default)s)")
-    add("--batches", type=int, nargs="+", default=[32, 64, 128, 256], metavar="N", help="images")
-    add(
-        "--threads",
-        type=int,
-        nargs="+",
-        default=sorted({max(1, cores // 4), max(1, cores // 2), cores}),
-        metavar="N",
-        help="of DALI; the most are those of the CPU kernels too (default: %(default)s)",
-    )
+    several: dict[str, Any] = {"type": natural, "nargs": "+", "metavar": "N"}
+    add("--samples", type=natural, default=4096, help="photographs (default: %(default)s)")
+    add("--rounds", type=natural, default=3, help="counted rounds (default: %(default)s)")
+    add("--batches", **several, default=[32, 64, 128, 256], help="images")
+    counts = sorted({max(1, cores // 4), max(1, cores // 2), cores})
+    about = "of DALI; the most are those of the CPU kernels too (default: %(default)s)"
+    add("--threads", **several, default=counts, help=about)
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    add_json(parser)
-    options = parser.parse_args()
-    if min(*options.batches, *options.threads, options.rounds) < 1:
-        parser.error("take at least 1 of --batches, --threads and --rounds")
+    options = parse_args(parser)
     if options.samples < max(options.batches):
         parser.error(f"--samples {options.samples}: take a batch of {max(options.batches)}")
     device = find_device(rehearse=options.rehearse)
-    if device is None:
-        return
     photos = photographs(options.samples)
     jpegs = photos.read()
     packages = ("torch", "torchvision", "nvidia-dali-cuda130", "datapipe", "simplejpeg")
@@ -92,9 +83,7 @@ def main() -> None:
         content = {
             "title": title,
             "machine": where,
-            "heats": {
-                name: [asdict(result) for result in results] for name, results in heats.done.items()
-            },
+            "heats": {name: [asdict(one) for one in heat] for name, heat in heats.done.items()},
             "latency_ms": {name: one._asdict() for name, one in (latencies or {}).items()},
             **as_json(bars, rehearsal=options.rehearse),
         }
@@ -103,11 +92,7 @@ def main() -> None:
     heats.after_round = keep
     small, most = min(options.batches), max(options.threads)
     reference = kernels(device, small, most)
-    settings = [
-        Setting(batch=batch, threads=threads)
-        for batch in options.batches
-        for threads in options.threads
-    ]
+    settings = [Setting(*pair) for pair in product(options.batches, options.threads)]
     best = settings[-1]
     for name in ("batch and threads", "options"):
         entries = [setting.entry(device) for setting in settings]
@@ -145,7 +130,7 @@ class Heats:
             contestants = []
             for entry in entries:
                 make = partial(prepare, entry, made, jpegs, self._device)
-                contestants.append(Contestant(name=entry.name, make=make, note=entry.note))
+                contestants.append(Contestant(entry.name, make, entry.note))
             results = compete(contestants, self._rounds, after_round=keep)
         keep(results)
         report(name, results, where=self._where, references=("cpu",), unit="img/s", path=None)
@@ -185,13 +170,12 @@ def prepare(
     """Make a decoder that `made` closes, and return what decodes all photographs once."""
     starts = range(0, len(jpegs) - entry.batch + 1, entry.batch)
     batches = [jpegs[at : at + entry.batch] for at in starts]
-    decoder = attempt(entry.make)
-    made.callback(decoder.close)
+    decode = attempt(lambda: made.enter_context(entry.make()))
 
     def work() -> Run:
         wait(device)
         begun = time.perf_counter()
-        decoded = sum(1 for _ in decoder.decode(batches))
+        decoded = sum(1 for _ in decode(batches))
         wait(device)
         return Run(samples=decoded * entry.batch, seconds=time.perf_counter() - begun)
 
@@ -224,25 +208,21 @@ def measure_latency(
                 works[entry.name] = work
         for name, work in [*works.items()] * LATENCIES:
             with suppress(Absent):
-                seconds = work().seconds
-                times.setdefault(name, []).append(1e3 * seconds)
+                times.setdefault(name, []).append(1e3 * work().seconds)
     return {name: Spread.of(values) for name, values in times.items()}
 
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
-    ran = [one for one in results if one.runs]
-    limits = [one for one in ran if one.name == "limit: DALI, decoding and resizing"]
-    dali, limit = (
-        max((one.rate.median for one in some), default=None)
-        for some in ([one for one in ran if one.name.startswith("dali")], limits)
-    )
+    rates = [(one.name, one.rate.median) for one in results if one.runs]
+    dali = max((rate for name, rate in rates if name.startswith("dali")), default=None)
+    limit = dict(rates).get("limit: DALI, decoding and resizing")
     share = dali / limit if dali and limit else None
     latency = min((spread.median for spread in latencies.values()), default=None)
     name, from_bytes = "DALI with the best settings", "from bytes to normalised tensor, ms"
     return [
-        Bar(name=f"{name}, img/s", value=dali, wanted=15_000, most=False),
-        Bar(name=f"{name}, share of its limit", value=share, wanted=0.9, most=False),
-        Bar(name=f"fastest batch of {smallest} {from_bytes}", value=latency, wanted=40.0),
+        Bar(f"{name}, img/s", dali, 15_000, most=False),
+        Bar(f"{name}, share of its limit", share, 0.9, most=False),
+        Bar(f"fastest batch of {smallest} {from_bytes}", latency, 40.0),
     ]
 
 

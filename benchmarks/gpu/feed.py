@@ -10,29 +10,22 @@ with an error. `--rehearse` runs all of it on the CPU, to see that it runs: its 
 nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from statistics import median_high
 from typing import Any
 
 import torch
 
 from benchmarks.chats import chats
-from benchmarks.common import Result, add_json, command, machine, report, write_json
+from benchmarks.common import Result, command, machine, parse_args, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
-from benchmarks.gpu.loading import (
-    DECODERS,
-    Workers,
-    measure_copies,
-    measure_loader,
-    measure_overlap,
-)
+from benchmarks.gpu.loading import DECODERS, measure_copies, measure_loader, measure_overlap
 from benchmarks.training import train
 from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError
@@ -51,12 +44,15 @@ _FIGURES = (
 def main() -> None:
     options = parse(command("gpu.feed", __doc__))
     device = find_device(rehearse=options.rehearse)
-    if device is None:
-        return
     where = machine("torch", "nvidia-dali-cuda130", "datapipe", cache="warm")
     content: dict[str, Any] = {"machine": where | {"gpu": describe(device)}}
     failed = []
-    every = parts(options, device)
+    every: dict[str, Callable[[], dict[str, Any]]] = {
+        "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
+        "overlap": partial(overlap, options, device),
+        "loader": partial(loaders, options, device),
+        "reference": partial(references, options, device),
+    }
     for name in options.only or every:
         print(f"--- {name}", flush=True)
         try:
@@ -73,7 +69,6 @@ def main() -> None:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; a rehearsal has small defaults."""
     add = parser.add_argument
     add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
     add("--only", nargs="+", choices=_PARTS, help="parts to measure (default: all)")
@@ -84,13 +79,11 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--models", nargs="*", metavar="NAME", help="of the reference (default: base)")
     add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
     add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
-    add_json(parser)
-    options = parser.parse_args()
-    usual = {"samples": 4096, "rounds": 20, "step_ms": 50.0, "models": ["base"]}
-    usual["pack"] = 32768  # 8,192 tokens are too little work for an H100
-    small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"], "pack": 1024}
-    chosen = small | {"steps": 2} if options.rehearse else usual | {"steps": 60}
-    for name, value in chosen.items():
+    options = parse_args(parser)
+    names = ("samples", "rounds", "step_ms", "models", "pack", "steps")
+    # A pack of 8,192 tokens is too little work for an H100.
+    usual, small = (4096, 20, 50.0, ["base"], 32768, 60), (256, 1, 5.0, ["tiny"], 1024, 2)
+    for name, value in zip(names, small if options.rehearse else usual, strict=True):
         if getattr(options, name) is None:
             setattr(options, name, value)
     # The loader is measured after batches that were begun before the first was asked for.
@@ -99,57 +92,37 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def parts(
-    options: argparse.Namespace, device: torch.device
-) -> dict[str, Callable[[], dict[str, Any]]]:
-    return {
-        "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
-        "overlap": partial(overlap, options, device),
-        "loader": partial(loaders, options, device),
-        "reference": partial(references, options, device),
-    }
-
-
 def overlap(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Measure what copies add to a step, in milliseconds, and keep every round."""
     results = measure_overlap(device, step=options.step_ms / 2e3, rounds=options.rounds)
-    alone = results[0]
     where = machine("torch", cache="not used")
     report("Steps", results, where=where, references=("steps alone",), unit="steps/s", path=None)
-    return {
-        "added_ms": {result.name: added(result, alone) for result in results[1:]},
-        "rounds": [asdict(result) for result in results],
-    }
+    more = {result.name: added(result, results[0]) for result in results[1:]}
+    return {"added_ms": more, "rounds": [asdict(result) for result in results]}
 
 
 def added(result: Result, alone: Result) -> float:
     """Milliseconds of a step more than `alone`, the median of the rounds."""
-    more = [
-        1e3 * (1 / own.rate - 1 / other.rate)
-        for own, other in zip(result.runs, alone.runs, strict=True)
-    ]
-    return sorted(more)[len(more) // 2]
+    pairs = zip(result.runs, alone.runs, strict=True)
+    return median_high(1e3 * (1 / own.rate - 1 / other.rate) for own, other in pairs)
 
 
 def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Measure the loader with each decoder that is installed, and by kind and number of workers."""
     shards = packed(photographs(options.samples))
     step, most = options.step_ms / 1e3, options.workers
-    found: dict[str, Any] = {}
-    for decoder in DECODERS:
-        try:
-            found[decoder] = measure_loader(shards, device, decoder, step=step)
-        except PlanError as error:
-            found[decoder] = {"missing": str(error)}
-        print(f"{decoder}: {found[decoder]}", flush=True)
+    ways: dict[str, dict[str, Any]] = {name: {"decoder": name} for name in DECODERS}
     # Many threads hold the interpreter's lock while the main thread sends a batch.
-    kinds: list[tuple[Workers, int]] = [
-        *(("threads", count) for count in sorted({max(1, most // 4), max(1, most // 2), most})),
-        ("processes", max(1, most - 1)),
-    ]
+    counts = sorted({max(1, most // 4), max(1, most // 2), most})
+    kinds = [*(("threads", count) for count in counts), ("processes", max(1, most - 1))]
     for kind, workers in kinds:
-        name = f"cpu, {workers} {kind}"
-        found[name] = measure_loader(shards, device, "cpu", workers=workers, step=step, kind=kind)
+        ways[f"cpu, {workers} {kind}"] = {"num_workers": workers, "workers": kind}
+    found: dict[str, Any] = {}
+    for name, options_of in ways.items():
+        try:
+            found[name] = measure_loader(shards, device, step, **options_of)
+        except PlanError as error:
+            found[name] = {"missing": str(error)}
         print(f"{name}: {found[name]}", flush=True)
     return found
 
@@ -171,12 +144,11 @@ def references(options: argparse.Namespace, device: torch.device) -> dict[str, A
         "log-every": options.steps + warm_up,
     }
     few, most = max(1, options.workers // 4), max(1, options.workers - 1)
-    # Each process prepares packs of its own: more than one would hide a loader that is too slow.
-    processes = {"workers": "processes", "num-workers": most, "prefetch": 1}
     ways: dict[str, dict[str, Any]] = {
         "": {"prefetch": 3},
         f", {few} threads": {"num-workers": few, "prefetch": 3},
-        PROCESSES: processes,
+        # Each process prepares packs of its own: more would hide a loader that is too slow.
+        PROCESSES: {"workers": "processes", "num-workers": most, "prefetch": 1},
     }
     found = {}
     for model in options.models:
@@ -195,49 +167,22 @@ def aims(content: dict[str, Any]) -> list[Bar]:
             found = found.get(name) if isinstance(found, dict) else None
         return None if found is None else float(found)
 
-    copies = [f"{dtype}, page-locked" for dtype in ("uint8", "float32")]
-    longest = figure("copies_ms", copies[1], "median")
-    shown = figure("overlap", "added_ms", "a batch copied ahead")
-    return [
-        *(
-            Bar(
-                name=f"copy of a batch of 32, {name}, ms",
-                value=figure("copies_ms", name, "median"),
-                wanted=1.0,
-            )
-            for name in copies
-        ),
-        Bar(
-            name="share of a float32 copy that is not hidden behind a step",
-            value=None if shown is None or not longest else max(0.0, shown / longest),
-            wanted=0.1,
-        ),
-        *(
-            Bar(
-                name=f"wait of the main thread, decoder {name}, median, ms",
-                value=figure("loader", name, "wait_ms_median"),
-                wanted=5.0,
-            )
-            for name in DECODERS
-        ),
-        *(
-            bar
-            for name in ("base", f"base{PROCESSES}")
-            for bar in (
-                Bar(
-                    name=f"{name}, share of the time waiting",
-                    value=figure("reference", name, "wait_share"),
-                    wanted=0.01,
-                ),
-                Bar(
-                    name=f"{name}, share of the time in which the GPU worked",
-                    value=figure("reference", name, "gpu_busy"),
-                    wanted=0.95,
-                    most=False,
-                ),
-            )
-        ),
-    ]
+    bars = []
+    for name in ("uint8, page-locked", "float32, page-locked"):
+        longest = figure("copies_ms", name, "median")
+        bars.append(Bar(f"copy of a batch of 32, {name}, ms", longest, 1.0))
+    shown = figure("overlap", "added_ms", "a batch copied ahead")  # of float32, as the last copy
+    share = None if shown is None or not longest else max(0.0, shown / longest)
+    bars.append(Bar("share of a float32 copy that is not hidden behind a step", share, 0.1))
+    for name in DECODERS:
+        waited = figure("loader", name, "wait_ms_median")
+        bars.append(Bar(f"wait of the main thread, decoder {name}, median, ms", waited, 5.0))
+    for name in ("base", f"base{PROCESSES}"):
+        waited, busy = (figure("reference", name, what) for what in ("wait_share", "gpu_busy"))
+        bars.append(Bar(f"{name}, share of the time waiting", waited, 0.01))
+        about = f"{name}, share of the time in which the GPU worked"
+        bars.append(Bar(about, busy, 0.95, most=False))
+    return bars
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Measurements of `benchmarks.gpu.feed`: copies, and the loader beside a training step."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +21,6 @@ _STEPS = 100
 _OVERLAPPED = 10  # steps of a round: few, so that a GPU that becomes warm slows all ways alike
 
 Decoders = Literal["cpu", "dali"]
-Workers = Literal["threads", "processes"]
 DECODERS: tuple[Decoders, ...] = ("cpu", "dali")
 
 
@@ -59,14 +56,10 @@ def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[R
     The device always has work, so that what a copy adds is not the time of the calls for it.
     """
     pin = device.type == "cuda"
-    hosts = [torch.ones(BATCH, 3, SIDE, SIDE).clone() for _ in range(4)]
-    hosts = [host.pin_memory() if pin else host for host in hosts]
+    hosts = [torch.ones(BATCH, 3, SIDE, SIDE, pin_memory=pin) for _ in range(4)]
     feeder = DevicePrefetcher(device)
     train = training_step(device, step, waits=False)
     there = hosts[0].to(device)
-
-    def alone() -> Iterator[Tensor]:
-        yield from repeat(there)
 
     def ahead() -> Iterator[Tensor]:
         sent: Sent | None = None
@@ -76,8 +69,7 @@ def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[R
                 yield feeder.receive(before)["pixel_values"]
 
     def inside() -> Iterator[Tensor]:
-        for host in cycle(hosts):
-            yield host.to(device)
+        return (host.to(device) for host in cycle(hosts))
 
     def runner(batches: Callable[[], Iterator[Tensor]]) -> Callable[[], Run]:
         def steps(fed: Iterator[Tensor]) -> None:
@@ -95,22 +87,18 @@ def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[R
 
         return run
 
-    ways = {"steps alone": alone, "a batch copied ahead": ahead, "copied in the step": inside}
-    return compete(
-        [Contestant(name=name, make=partial(runner, way)) for name, way in ways.items()], rounds
-    )
+    ways: dict[str, Callable[[], Iterator[Tensor]]] = {
+        "steps alone": partial(repeat, there),
+        "a batch copied ahead": ahead,
+        "copied in the step": inside,
+    }
+    return compete([Contestant(name, partial(runner, way)) for name, way in ways.items()], rounds)
 
 
 def measure_loader(
-    shards: Path,
-    device: torch.device,
-    decoder: Decoders,
-    *,
-    workers: int | None = None,
-    step: float,
-    kind: Workers = "threads",
+    shards: Path, device: torch.device, step: float, **options: Any
 ) -> dict[str, Any]:
-    """Measure the loader with `workers` of a kind (None: the default), alone and beside a step.
+    """Measure the loader with `options` of its decoder and workers, alone and beside a step.
 
     Returns:
         Number of workers, img/s alone, and milliseconds that the main thread waits for a batch
@@ -120,14 +108,7 @@ def measure_loader(
         PlanError: the decoder is not installed.
     """
     loader = make_loader(
-        shards,
-        batch_size=BATCH,
-        image=SPEC,
-        decoder=decoder,
-        device=device,
-        workers=kind,
-        num_workers=workers,
-        drop_last=True,
+        shards, batch_size=BATCH, image=SPEC, device=device, drop_last=True, **options
     )
     skipped = loader.options.num_workers + 1  # begun before the first was asked for
     images, since = 0, 0.0
@@ -142,15 +123,11 @@ def measure_loader(
 
     train = training_step(device, step)
     waits: list[float] = []
-    fed = iter(loader)
-    while len(waits) < _STEPS + skipped:
-        begun = time.perf_counter()
-        taken = next(fed, None)
-        if taken is None:
-            break
+    begun = time.perf_counter()
+    for _ in islice(loader, _STEPS + skipped):
         waits.append(1e3 * (time.perf_counter() - begun))
         train()
-    del fed
+        begun = time.perf_counter()
     loader.close()
     waits = sorted(waits[skipped:])
     return {

@@ -6,8 +6,6 @@ Each check says what it found, why there is nothing to check, or how it failed. 
 with an error if one failed. `pytest -m gpu` checks far more. `--rehearse` runs on the CPU.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback
@@ -23,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.attention.measure import Layer, uniform
-from benchmarks.common import Absent, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Absent, command, headline, machine, parse_args, show, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu.aims import describe, find_device
-from benchmarks.gpu.decoders import SIDE, SPEC
+from benchmarks.gpu.decoders import SIDE, SPEC, torchvision_decoder
 from benchmarks.gpu.loading import DECODERS, Decoders, wait
 from datapipe import make_loader
 from datapipe.decode.transform import make_transform
@@ -39,11 +37,8 @@ COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # 
 def main() -> None:
     parser = command("gpu.smoke", __doc__)
     parser.add_argument("--rehearse", action="store_true", help="on the CPU")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     device = find_device(rehearse=options.rehearse)
-    if device is None:
-        return
     packages = ("torch", "torchvision", "triton", "transformers", "numpy", "numba")
     others = ("nvidia-dali-cuda130", "nvidia-ml-py", "bitsandbytes", "flash-attn", "xformers")
     where = machine(*packages, *others, "peft", cache="not used") | {"gpu": describe(device)}
@@ -93,32 +88,21 @@ def product(device: torch.device) -> str:
     factor = torch.arange(64.0).view(8, 8)
     there = factor.to(device)
     same((there @ there).cpu(), factor @ factor, 1e-3)
-    return str(torch.zeros((), device=device).device)
+    return str(there.device)
 
 
 def compiled_by_numba(module: str) -> str:
-    """Import a module of kernels, which compiles them."""
-    import_module(module)
+    import_module(module)  # which compiles its kernels
     return "compiled"
 
 
-def jpegs() -> list[bytes]:
-    return photographs(SAMPLES).read()[:8]
-
-
-def by_kernels(images: list[bytes]) -> Tensor:
-    transform = make_transform(SPEC)
-    out = torch.empty(len(images), 3, SIDE, SIDE)
-    for image, row in zip(images, torch.split(out, 1), strict=True):
-        transform.place(transform.decode(image), row.numpy())
-    return out
-
-
 def torchvision(device: torch.device) -> str:
-    from benchmarks.gpu.decoders import TorchvisionDecoder
-
-    (pixels,) = TorchvisionDecoder(device).decode([jpegs()])
-    return differs(pixels, by_kernels(jpegs()))
+    images, transform = photographs(SAMPLES).read()[:8], make_transform(SPEC)
+    (pixels,) = torchvision_decoder(device)([images])
+    wanted = torch.empty(len(images), 3, SIDE, SIDE)
+    for image, row in zip(images, torch.split(wanted, 1), strict=True):
+        transform.place(transform.decode(image), row.numpy())
+    return differs(pixels, wanted)
 
 
 def decoder(device: torch.device, name: Decoders) -> str:

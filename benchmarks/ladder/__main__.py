@@ -9,26 +9,22 @@ on the CPU they share the cores. If a rung cannot run here, the reason is printe
 continue. Results are written after every run. Compare losses only between rungs of equal batches.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import add_json, command, machine, show_as, write_json
+from benchmarks.common import command, machine, parse_args, show_as, write_json
 from benchmarks.gpu.aims import Bar, as_json, show
 from benchmarks.ladder.ratios import ratios
 from benchmarks.training import train
 from examples.vlm.model.config import MODELS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rung:
+class Rung(NamedTuple):
     """A technique that is added to those before it.
 
     Attributes:
@@ -69,63 +65,56 @@ def rungs(
     prefetch: dict[str, Any] = {"prefetch": 3} | ({"copy-late": None} if gpu else {})
     lazily = {"zero-gradients": None, "wait-for-losses": None}
     cache = {"device-cache": "8GB"} if gpu else {"cache": "4GB"}
-    return [
-        Rung(name="naive loop: batch 4, no workers, float32, padded", options=NAIVE),
-        Rung(name="workers", options={"num-workers": workers}),
-        Rung(name="page-locked and prefetch" if gpu else "prefetch", options=prefetch),
-        Rung(name=f"batch {batch}", options={"batch-size": batch}),
-        *([Rung(name="TF32", options={"tf32": True})] if gpu else []),
-        Rung(name="bfloat16 autocast", options={"precision": "bf16"}),
-        Rung(name="fused AdamW", options={"optimizer": "fused"}),
-        Rung(name="fewer synchronisations", options=lazily),
-        Rung(name="length buckets", options={"buckets": 8}, aside=True),
-        Rung(name=f"packs of {pack:,} tokens", options=packed),
-        *compiled(gpu, images),
-        Rung(name="images on the device" if gpu else "images in memory", options=cache),
-        *asides(gpu, processes),
-    ]
-
-
-def compiled(gpu: bool, images: int) -> list[Rung]:
-    """Return the modes of `torch.compile` that do something here, the best known one last."""
-    constant = {"static-shapes": True, "max-images": images}
-    modes = ["max-autotune", *(["reduce-overhead"] if gpu else []), "default"]
-    return [
+    # The modes of `torch.compile` that do something here, the best known one last.
+    compiled = [
         Rung(
-            name=f"torch.compile, {mode}, constant shapes",
-            options={"compile": mode, **constant},
+            f"torch.compile, {mode}, constant shapes",
+            {"compile": mode, "static-shapes": True, "max-images": images},
             aside=not gpu or mode != "default",
         )
-        for mode in modes
+        for mode in ("max-autotune", *["reduce-overhead"] * gpu, "default")
+    ]
+    return [
+        Rung("naive loop: batch 4, no workers, float32, padded", NAIVE),
+        Rung("workers", {"num-workers": workers}),
+        Rung("page-locked and prefetch" if gpu else "prefetch", prefetch),
+        Rung(f"batch {batch}", {"batch-size": batch}),
+        *([Rung("TF32", {"tf32": True})] if gpu else []),
+        Rung("bfloat16 autocast", {"precision": "bf16"}),
+        Rung("fused AdamW", {"optimizer": "fused"}),
+        Rung("fewer synchronisations", lazily),
+        Rung("length buckets", {"buckets": 8}, aside=True),
+        Rung(f"packs of {pack:,} tokens", packed),
+        *compiled,
+        Rung("images on the device" if gpu else "images in memory", cache),
+        *asides(gpu, processes),
     ]
 
 
 def asides(gpu: bool, processes: int) -> list[Rung]:
     """Return techniques that are added to the whole ladder, each alone."""
     images = dict.fromkeys(("cache", "device-cache", "static-shapes", "compile"))
-    single: dict[str, dict[str, Any]] = {
-        "recompute all": {"recompute": "all"},
-        "recompute every 2nd block": {"recompute": "2"},
-        "recompute 2 runs of blocks": {"recompute": "sequential:2"},
-        "4 batches a step": {"accumulate": 4},
-        "data on the device": {**images, "resident": "64GB" if gpu else "4GB"},
-    }
-    together: dict[str, dict[str, Any]] = {
+    single = [
+        Rung("recompute all", {"recompute": "all"}),
+        Rung("recompute every 2nd block", {"recompute": "2"}),
+        Rung("recompute 2 runs of blocks", {"recompute": "sequential:2"}),
+        Rung("4 batches a step", {"accumulate": 4}),
+        Rung("data on the device", {**images, "resident": "64GB" if gpu else "4GB"}),
+        Rung("LoRA of rank 8", {"lora": 8}, needs="peft"),
+        Rung("8-bit AdamW", {"optimizer": "8bit"}, needs="bitsandbytes"),
+    ]
+    together = {
         "DDP": {"parallel": "ddp"},
         "DDP, bfloat16 hook": {"parallel": "ddp", "hook": "bf16"},
         "DDP, PowerSGD": {"parallel": "ddp", "hook": "powersgd"},
         "FSDP": {"parallel": "fsdp"},
     }
-    return [
-        *(Rung(name=name, options=options, aside=True) for name, options in single.items()),
-        Rung(name="LoRA of rank 8", options={"lora": 8}, aside=True, needs="peft"),
-        Rung(name="8-bit AdamW", options={"optimizer": "8bit"}, aside=True, needs="bitsandbytes"),
-        *(
-            Rung(name=f"{name}, {processes} processes", options=o, aside=True, processes=processes)
-            for name, o in together.items()
-            if processes > 1
-        ),
+    several = [
+        Rung(f"{name}, {processes} processes", options, processes=processes)
+        for name, options in together.items()
+        if processes > 1
     ]
+    return [rung._replace(aside=True) for rung in (*single, *several)]
 
 
 def options_of(ladder: Sequence[Rung], number: int) -> dict[str, Any]:
@@ -134,14 +123,6 @@ def options_of(ladder: Sequence[Rung], number: int) -> dict[str, Any]:
     for rung in [*(r for r in ladder[:number] if not r.aside), ladder[number]]:
         chosen |= rung.options
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[str, Any]:
-    """Train once, and return the report; a `RuntimeError` has the reason in its last line."""
-    if rung.needs and find_spec(rung.needs) is None:
-        raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
-    options = {**common, **chosen}
-    return train(options.pop("shards"), options, processes=rung.processes)
 
 
 def main() -> None:
@@ -163,17 +144,11 @@ def main() -> None:
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
     part = "rungs: those on the way up, or the last one with those aside (default: all)"
     add("--part", choices=("all", "way", "asides"), default="all", help=part)
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
 
-    ladder = rungs(
-        gpu,
-        batch=options.batch_size,
-        pack=options.pack,
-        images=options.images,
-        workers=options.workers,
-        processes=options.processes,
-    )
+    names = ("pack", "images", "workers", "processes")
+    given = {name: vars(options)[name] for name in names}
+    ladder = rungs(gpu, batch=options.batch_size, **given)
     last = max(number for number, rung in enumerate(ladder) if not rung.aside)
     numbers = [
         number
@@ -186,9 +161,8 @@ def main() -> None:
     shards, tokenizer = chats(options.samples)
     vision = MODELS[options.model].vision
     steps = options.steps + options.warm_up
-    common = {"shards": shards, "tokenizer": tokenizer, "model": options.model, "steps": steps}
+    common = {"tokenizer": tokenizer, "model": options.model, "steps": steps, "lr": 3e-4}
     common |= {"warm-up": options.warm_up, "log-every": steps, "max-length": options.pack}
-    common |= {"lr": 3e-4}
     where = machine("torch", "datapipe", "transformers", cache="warm")
     if gpu:
         where["gpu"] = torch.cuda.get_device_name()
@@ -197,7 +171,7 @@ def main() -> None:
         f"{describe(shards, tokenizer, vision.image_tokens)}, an image of {vision.image_size} "
         f"pixels each; {options.steps} steps after {options.warm_up}, {options.rounds} rounds",
         "machine": where,
-        "rungs": [asdict(rung) for rung in ladder],
+        "rungs": [rung._asdict() for rung in ladder],
     }
     runs: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
     failed: dict[str, str] = {}
@@ -208,7 +182,10 @@ def main() -> None:
             if rung.name in failed:
                 continue
             try:
-                runs[number].append(climb(common, options_of(ladder, number), rung))
+                if rung.needs and find_spec(rung.needs) is None:
+                    raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
+                chosen = common | options_of(ladder, number)
+                runs[number].append(train(shards, chosen, processes=rung.processes))
             except RuntimeError as error:
                 failed[rung.name] = str(error)
                 runs[number].clear()
@@ -246,7 +223,7 @@ def aims(results: Sequence[dict[str, Any]]) -> list[Bar]:
     if not way or not results[0]["name"].startswith("naive"):
         return []
     faster = ratios(results, way[-1])[1].median
-    return [Bar(name="last rung, x the naive loop", value=faster, wanted=6.0, most=False)]
+    return [Bar("last rung, x the naive loop", faster, 6.0, most=False)]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Ratios between the rungs of a ladder of training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

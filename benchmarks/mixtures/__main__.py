@@ -26,10 +26,9 @@ processes on as many ranks, and on half as many with the same samples a step (En
 larger batches, with twice the steps).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -43,6 +42,7 @@ from benchmarks.common import (
     compete,
     headline,
     machine,
+    natural,
     report,
     show,
     write_json,
@@ -64,7 +64,7 @@ _SHARD_EPOCHS = 4  # of a round
 def main() -> None:
     options = parse()
     if options.what == "remove":
-        data.remove()
+        shutil.rmtree(data.HOME, ignore_errors=True)  # parts of photographs stay
         return
     where = machine("datapipe", "torch", "numpy", cache="warm")
     print(headline(where), flush=True)
@@ -75,12 +75,8 @@ def main() -> None:
 
 def many(options: argparse.Namespace) -> Tables:
     """Open a thousand datasets."""
-    names = ("rounds", "blocks", "ranks")
-    given: dict[str, Any] = {name: getattr(options, name) for name in names}
-    rows = show(
-        f"{options.datasets:,} datasets of {options.samples:,} samples each",
-        opening.many(options.datasets, options.samples, **given),
-    )
+    title = f"{options.datasets:,} datasets of {options.samples:,} samples each"
+    rows = show(title, opening.many(options))
     return {"many": rows, "aims": show("Aims", opening.verdicts(rows))}
 
 
@@ -104,13 +100,7 @@ def throughput(options: argparse.Namespace) -> Tables:
         form = "arrays" if arrays else "shards"
         options_of = {"arrays": arrays, "epochs": epochs}
         peers = [
-            Peer(
-                name=name,
-                module="ours",
-                options=options_of | {"parts": given},
-                note=f"threads; {form}",
-                ours=True,
-            )
+            Peer(name, "ours.loader", f"threads; {form}", options_of | {"parts": given})
             for name, given in ((one, None), (mixed, parts))
         ]
         with ExitStack() as stack:
@@ -143,10 +133,7 @@ def peers(options: argparse.Namespace) -> Tables:
     """Compare the ranks of a machine with those of other loaders."""
     if not ENVIRONMENT.exists():
         print("the peers are not installed; run benchmarks/peers/install.sh")
-    names = ("links", "ranks", "workers", "batch", "batches", "only")
-    given: dict[str, Any] = {name: getattr(options, name) for name in names}
-    title = f"{options.ranks} ranks that read a mixture"
-    rows = show(title, beside.peers(options.small, **given))
+    rows = show(f"{options.ranks} ranks that read a mixture", beside.peers(options))
     return {
         "peers": rows,
         "growth": show("All ranks' memory by samples", beside.growth(rows)),
@@ -182,7 +169,7 @@ def parse() -> argparse.Namespace:
     together.add_argument("--workers", **several, default=[1, 2], help="of a rank")
     links = "how often each dataset is linked, as another one"
     together.add_argument("--links", **several, default=[1, 10], help=links)
-    together.add_argument("--only", nargs="+", choices=list(beside.LOADERS))
+    together.add_argument("--only", nargs="+", choices=beside.LOADERS)
     return parser.parse_args()
 
 
@@ -199,14 +186,6 @@ HELP = {
     "batch": "samples of a batch of a rank",
     "batches": "before memory is read",
 }
-
-
-def natural(text: str) -> int:
-    """Return a number of the command line that is at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
 
 
 if __name__ == "__main__":

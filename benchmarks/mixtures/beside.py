@@ -1,100 +1,51 @@
 """Ranks of a machine that read one mixture: memory, time to the first batch, resume."""
 
-from __future__ import annotations
-
+import argparse
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle, product
 from shutil import rmtree
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.common import Row
-from benchmarks.mixtures.data import HOME, small, weights
-from benchmarks.mixtures.ranks import Failed, Memory, Rank, Ranks, total
+from benchmarks.common import Absent, Row, chosen
+from benchmarks.mixtures.data import HOME, small, weighted
+from benchmarks.mixtures.ranks import Ended, Rank, Ranks
 
 DATASETS = 20
 _FOLLOWING = 4  # batches that are compared after a resume
 _STATES = HOME / "states"
 
 
-class Loader(NamedTuple):
-    """A loader that takes part, of a module of `benchmarks.peers`.
+LOADERS = ("datapipe", "energon", "streaming")  # functions of `benchmarks.peers.mixture`
 
-    `ours` runs in this environment, one that `converts` has its own files. On fewer ranks it
-    continues with larger batches if `batch_grows`, else with more of them.
+
+def peers(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield what each loader that `--only` names takes of a machine.
+
+    All datasets have `--small` samples together; each is read `--links` times, as another one.
+    Memory is looked at after some `--batches` of each rank.
     """
-
-    module: str
-    ours: bool = False
-    converts: bool = False
-    batch_grows: bool = True
-
-
-LOADERS = {
-    "datapipe": Loader("mixture_ours", ours=True),
-    "energon": Loader("mixture_energon", batch_grows=False),
-    "streaming": Loader("mixture_mosaic", converts=True),
-}
-
-
-class Ran(NamedTuple):
-    """One run of all ranks: seconds of the slowest and memory of all by phase.
-
-    `state` has the bytes of the largest state, `following` the names of the samples of some batches
-    after it, by rank.
-    """
-
-    seconds: dict[str, float]
-    memory: dict[str, Memory]
-    processes: int
-    state: int
-    following: list[list[list[str]]]
-
-
-def peers(
-    samples: int,
-    *,
-    links: list[int],
-    ranks: int,
-    workers: list[int],
-    batch: int,
-    batches: int,
-    only: list[str] | None = None,
-) -> Iterator[Row]:
-    """Yield what each loader takes of a machine.
-
-    All datasets have `samples` together; each is read `links` times, as another one. Memory is
-    looked at after some `batches` of each rank. `only` names the loaders that take part.
-    """
-    for link in links:
-        for count in workers:
-            for name, loader in LOADERS.items():
-                if only is not None and name not in only:
-                    continue
-                print(f"{name}: {DATASETS * link} datasets, {count} workers", file=sys.stderr)
-                row: Row = {
-                    "loader": name,
-                    "datasets": DATASETS * link,
-                    "samples": samples * link,
-                    "workers": count,
-                }
-                try:
-                    task = _task(samples, link, ranks, count, batch, batches)
-                    yield row | _measured(loader, task, resumed=link == links[0])
-                except Failed as reason:
-                    yield row | {"failed": str(reason)}
+    ways = product(options.links, options.workers, chosen(LOADERS, options.only))
+    for link, count, name in ways:
+        datasets = DATASETS * link
+        print(f"{name}: {datasets} datasets, {count} workers", file=sys.stderr)
+        row: Row = {"loader": name, "datasets": datasets}
+        row |= {"samples": options.small * link, "workers": count}
+        try:
+            task = _task(options, link, count)
+            yield row | _measured(name, task, resumed=link == options.links[0])
+        except Absent as reason:
+            yield row | {"failed": str(reason)}
 
 
 def growth(rows: list[Row]) -> Iterator[Row]:
     """Yield the bytes that a further sample takes of the machine, by loader and workers."""
     whole = [row for row in rows if "failed" not in row]
     for row in whole:
-        before = [
-            other
-            for other in whole
-            if (other["loader"], other["workers"]) == (row["loader"], row["workers"])
-            and other["samples"] < row["samples"]
-        ]
+        alike = [one for one in whole if all(one[x] == row[x] for x in ("loader", "workers"))]
+        before = [other for other in alike if other["samples"] < row["samples"]]
         if before:
             more = row["samples"] - before[0]["samples"]
             span = f"{before[0]['samples']:,} to {row['samples']:,}"
@@ -105,91 +56,81 @@ def growth(rows: list[Row]) -> Iterator[Row]:
             yield line
 
 
-def _task(
-    samples: int, links: int, ranks: int, workers: int, batch: int, batches: int
-) -> dict[str, Any]:
-    folders = small(DATASETS, samples, links=links)
-    given = {
-        str(folder): int(weights(DATASETS)[at % DATASETS]) for at, folder in enumerate(folders)
-    }
+def _task(options: argparse.Namespace, links: int, workers: int) -> dict[str, Any]:
+    folders = small(DATASETS, options.small, links=links)
+    own = weighted(folders[:DATASETS]).values()
     return {
-        "weights": given,
+        "weights": dict(zip(map(str, folders), cycle(own), strict=False)),
         "home": str(folders[0].parent),
-        "world": ranks,
+        "world": options.ranks,
         "workers": workers,
-        "batch": batch,
-        "batches": batches,
+        "batch": options.batch,
+        "batches": options.batches,
         "following": _FOLLOWING,
         "states": str(_STATES),
     }
 
 
-def _measured(loader: Loader, task: dict[str, Any], *, resumed: bool) -> Row:
+def _measured(loader: str, task: dict[str, Any], *, resumed: bool) -> Row:
     rmtree(_STATES, ignore_errors=True)
     world = task["world"]
-    if loader.converts:
+    if loader == "streaming":  # which has files of its own
         _run(loader, task, convert=True)
     else:
         _run(loader, task | {"batches": 1})  # makes what is derived from the datasets
     ran = _run(loader, task)
-    imports, end = ran.memory["imports"], ran.memory["batches"]
-    grown = end.less(imports)
+    batches = ran["batches"]
+    end = batches.memory
+    grown = end.less(ran["imports"].memory)
     row: Row = {
-        "processes": ran.processes,
-        "open, s": round(ran.seconds["open"], 2),
-        "first batch, s": round(ran.seconds["open"] + ran.seconds["first batch"], 2),
+        "processes": sum(each.processes for each in batches.seen),
+        "open, s": round(ran["open"].seconds, 2),
+        "first batch, s": _to_first_batch(ran),
         "PSS, all": round(end.pss / 1e6, 1),
         "USS, all": round(end.uss / 1e6, 1),
         "PSS over imports": round(grown.pss / 1e6, 1),
         "PSS over imports, a rank": round(grown.pss / 1e6 / world, 1),
-        "state, bytes": ran.state,
+        "state, bytes": max(each["state"] for each in batches.facts),
     }
     if not resumed:
         return row
-    more = "batch" if loader.batch_grows else "following"
+    # On fewer ranks Energon refuses larger batches, and reads more of them.
+    more = "following" if loader == "energon" else "batch"
     half = task | {"world": world // 2, more: 2 * task[more]}
-    for name, again in (("", task), (f", {world // 2} ranks", half)):
+    for name, later in (("", task), (f", {world // 2} ranks", half)):
         try:
-            back = _run(loader, again, resume=True)
-        except Failed as reason:
+            back = _run(loader, later, resume=True)
+        except Absent as reason:
             row[f"resumed{name}"] = f"refused: {reason}"[:90]
             continue
-        row[f"resumed{name}"] = same(ran.following, back.following)
-        row[f"first batch{name} resumed, s"] = round(
-            back.seconds["open"] + back.seconds["first batch"], 2
-        )
+        first, again = ([each["following"] for each in one["end"].facts] for one in (ran, back))
+        row[f"resumed{name}"] = same(first, again)
+        row[f"first batch{name} resumed, s"] = _to_first_batch(back)
     return row
 
 
-def _run(loader: Loader, task: dict[str, Any], **options: Any) -> Ran:
-    convert = options.get("convert", False)
-    world = 1 if convert else task["world"]
+def _to_first_batch(ran: dict[str, Ended]) -> float:
+    return round(ran["open"].seconds + ran["first batch"].seconds, 2)
+
+
+def _run(loader: str, task: dict[str, Any], **options: Any) -> dict[str, Ended]:
+    """Run all ranks, or one that converts; return the phases by name."""
+    world = 1 if "convert" in options else task["world"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = {"OMP_NUM_THREADS": "1"}
-    if not loader.ours:
+    environment, ours = {"OMP_NUM_THREADS": "1"}, loader == "datapipe"
+    if not ours:
         environment |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []
     for rank in range(world):
-        own = {} if loader.ours else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        own = {} if ours else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
         given, variables = {**task, "rank": rank, **options}, environment | own
-        name, module = f"{loader.module}-{rank}", loader.module
-        started.append(Rank(name, module, given, ours=loader.ours, environment=variables))
-    seconds, memory, processes, state = {}, {}, 0, 0
-    following: list[list[list[str]]] = []
+        name, function = f"mixture-{loader}-{rank}", f"mixture.{loader}"
+        started.append(Rank(name, function, given, ours=ours, environment=variables))
     with Ranks(started) as group:
-        for phase, facts in group.phases():
-            seconds[phase] = max(each["seconds"] for each in facts)
-            seen = group.look()
-            memory[phase] = total(seen)
-            if phase == "batches":
-                processes = sum(each.processes for each in seen)
-                state = max(each["state"] for each in facts)
-            if phase == "end" and not convert:
-                following = [each["following"] for each in facts]
-    return Ran(seconds, memory, processes, state, following)
+        return group.follow()
 
 
 def same(first: list[list[list[str]]], again: list[list[list[str]]]) -> str:
@@ -211,11 +152,8 @@ def same(first: list[list[list[str]]], again: list[list[list[str]]]) -> str:
     )
     if before == after:
         return "the same samples"
-    left = list(before)
-    for name in after:
-        if name in left:
-            left.remove(name)
-    return f"{len(left)} of {len(before)} samples differ"
+    left = Counter(before) - Counter(after)
+    return f"{left.total()} of {len(before)} samples differ"
 
 
 def verdicts(rows: list[Row]) -> list[Row]:

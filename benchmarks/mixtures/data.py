@@ -4,13 +4,11 @@ A few distinct datasets are made, and linked into as many folders as are asked f
 a manifest of its own, so each folder counts as a different dataset.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
-import shutil
 import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +60,10 @@ def weights(count: int) -> Int64:
     return np.arange(count, dtype=np.int64) % SPREAD + 1
 
 
+def weighted(folders: Sequence[Path]) -> dict[str, int]:
+    return dict(zip(map(str, folders), weights(len(folders)).tolist(), strict=True))
+
+
 def text_spec() -> TextSpec:
     """Return tokenizer and template of all datasets; make the tokenizer if it is missing."""
     path = HOME / "tokenizer.json"
@@ -80,7 +82,7 @@ def synthetic(count: int, samples: int, *, kinds: int) -> list[Path]:
     digest = TextEncoder(text_spec()).digest
     distinct = [home / f"kind-{kind}-of-{kinds}" for kind in range(kinds)]
     for kind, folder in enumerate(distinct):
-        made_once(folder, partial(_write_synthetic, samples=samples, kind=kind, kinds=kinds))
+        made_once(folder, partial(_write_synthetic, samples=samples, of=[kind], kinds=kinds))
     folders = [home / f"{kinds}-kinds" / f"dataset-{number:04d}" for number in range(count)]
     for number, folder in enumerate(folders):
         source = distinct[number % kinds]
@@ -89,14 +91,10 @@ def synthetic(count: int, samples: int, *, kinds: int) -> list[Path]:
     return folders
 
 
-def joined(count: int, samples: int, *, kinds: int) -> Path:
-    """Return one dataset with as many samples of every kind as `synthetic` has; make it.
-
-    Shards of the kinds alternate, so that any block of its shuffled order has all of them.
-    """
-    home = HOME / f"synthetic-{samples}"
-    write = partial(_write_synthetic, samples=count * samples, kind=None, kinds=kinds)
-    return made_once(home / f"one-of-{count}-of-{kinds}-kinds", write)
+def joined(samples: int, *, kinds: int) -> Path:
+    """Return one dataset with as many samples of every kind, in turn; make it if it is missing."""
+    write = partial(_write_synthetic, samples=samples, of=range(kinds), kinds=kinds)
+    return made_once(HOME / f"synthetic-{samples}" / f"one-of-{kinds}-kinds", write)
 
 
 def small(count: int, samples: int, *, links: int = 1) -> list[Path]:
@@ -109,16 +107,12 @@ def small(count: int, samples: int, *, links: int = 1) -> list[Path]:
     sizes = np.diff(np.round(np.cumsum([0, *weights(count)]) * samples / weights(count).sum()))
     folders = []
     for number, size in enumerate(sizes.astype(int).tolist()):
-        folders.append(
-            made_once(
-                home / f"dataset-{number:03d}", partial(_write_small, size=size, number=number)
-            )
-        )
+        write = partial(_write_small, size=size, number=number)
+        folders.append(made_once(home / f"dataset-{number:03d}", write))
     for link in range(1, links):
-        for number in range(count):
-            folder = home / f"link-{link}" / f"dataset-{number:03d}"
-            source = folders[number]
-            folders.append(made_once(folder, partial(_link_as_another, source, number=link)))
+        for source in folders[:count]:
+            write = partial(_link_as_another, source, number=link)
+            folders.append(made_once(home / f"link-{link}" / source.name, write))
     return folders
 
 
@@ -135,19 +129,10 @@ def parts(photos: Photos, count: int) -> list[Path]:
     return folders
 
 
-def remove() -> None:
-    """Remove all that this module has made, but for parts of photographs."""
-    shutil.rmtree(HOME, ignore_errors=True)
-
-
-def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int) -> None:
+def _write_synthetic(folder: Path, *, samples: int, of: Sequence[int], kinds: int) -> None:
     """Write manifest, index and token counts. The shard is a file of the right size, all holes."""
-    if kind is None:
-        drawn = [lengths(samples // kinds, each, kinds) for each in range(kinds)]
-        text = np.stack([tokens for tokens, _ in drawn], 1).ravel()
-        images = np.stack([number for _, number in drawn], 1).ravel()
-    else:
-        text, images = lengths(samples, kind, kinds)
+    drawn = [lengths(samples // len(of), kind, kinds) for kind in of]
+    text, images = (np.stack(each, 1).ravel() for each in zip(*drawn, strict=True))
     samples = len(text)
     size = _write_index(folder / f"{_NAME}.parquet", text, images)
     with (folder / f"{_NAME}.tar").open("wb") as file:
@@ -165,9 +150,20 @@ def _write_synthetic(folder: Path, *, samples: int, kind: int | None, kinds: int
     write_manifest(folder, manifest)
     open_columns(folder, manifest)
     encoder = TextEncoder(text_spec())
+    # The images come first, then a question of five tokens, then what is learnt.
+    tokens = TokenPart(
+        text_tokens=text.astype(np.int32),
+        label_tokens=(text - 5).astype(np.int32),
+        places=images,
+        image_at=np.zeros(int(images.sum()), np.int32),
+        spans=np.ones(samples, np.int64),
+        label_start=np.full(samples, 5, np.int32),
+        label_stop=text.astype(np.int32),
+        failures=(),
+    )
 
     def count(files: PartFiles, missing: list[int]) -> None:
-        files.write(shard, _token_part(text, images))
+        files.write(shard, tokens)
 
     open_or_count(folder, manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count)
 
@@ -206,11 +202,8 @@ def _write_index(path: Path, text: Int64, images: Int64) -> int:
     names = pa.array(["txt", "jpg", *(f"{number}.jpg" for number in range(1, images.max() + 1))])
     ext = pa.DictionaryArray.from_arrays(pa.array(np.where(last, 0, slot + 1)), names)
 
-    def of_images(values: npt.NDArray[Any]) -> pa.Array:
-        return pa.ListArray.from_arrays(pa.array(at_image), pa.array(values))
-
-    def of_members(values: pa.Array) -> pa.Array:
-        return pa.ListArray.from_arrays(pa.array(at_member), values)
+    def rows(bounds: npt.NDArray[Any], values: Any) -> pa.Array:
+        return pa.ListArray.from_arrays(pa.array(bounds), pa.array(values))
 
     sides = np.full(int(at_image[-1]), 480, np.int32)
     first = pa.array(np.full(len(text), 480, np.int32), mask=images == 0)
@@ -221,31 +214,17 @@ def _write_index(path: Path, text: Int64, images: Int64) -> int:
         "height": first,
         "images": pa.array(images.astype(np.int32)),
         "text_bytes": pa.array(4 * text),
-        "image_width": of_images(sides),
-        "image_height": of_images(sides),
-        "orientation": of_images(np.ones(len(sides), np.int8)),
-        "ext": of_members(ext.cast(pa.string())),
-        "offset": of_members(pa.array(offsets)),
-        "size": of_members(pa.array(sizes)),
-        "crc32": of_members(pa.array(np.zeros(total, np.uint32))),
+        "image_width": rows(at_image, sides),
+        "image_height": rows(at_image, sides),
+        "orientation": rows(at_image, np.ones(len(sides), np.int8)),
+        "ext": rows(at_member, ext.cast(pa.string())),
+        "offset": rows(at_member, offsets),
+        "size": rows(at_member, sizes),
+        "crc32": rows(at_member, np.zeros(total, np.uint32)),
     }
     table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
     pq.write_table(table, path)
     return int(room.sum()) + 1024
-
-
-def _token_part(text: Int64, images: Int64) -> TokenPart:
-    """Return counts with the images first, then a question of five tokens, then what is learnt."""
-    return TokenPart(
-        text_tokens=text.astype(np.int32),
-        label_tokens=(text - 5).astype(np.int32),
-        places=images,
-        image_at=np.zeros(int(images.sum()), np.int32),
-        spans=np.ones(len(text), np.int64),
-        label_start=np.full(len(text), 5, np.int32),
-        label_stop=text.astype(np.int32),
-        failures=(),
-    )
 
 
 def _link_as_another(source: Path, folder: Path, *, number: int) -> None:
@@ -269,7 +248,7 @@ def _link_as_another(source: Path, folder: Path, *, number: int) -> None:
 def _write_small(folder: Path, *, size: int, number: int) -> None:
     """Pack photographs of `SIDE` pixels, in colours of their own, with a caption each."""
     draw = np.random.default_rng(number)
-    raw = folder / "raw.tar"
+    raw = folder.with_name(f"{folder.name}.tar")
     with tarfile.open(raw, "w") as tar:
         for sample in range(size):
             key = f"{number:03d}{sample:07d}"
@@ -282,13 +261,8 @@ def _write_small(folder: Path, *, size: int, number: int) -> None:
                 member = tarfile.TarInfo(f"{key}.{ext}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    packed = folder.with_name(f"{folder.name}.packed")
-    shutil.rmtree(packed, ignore_errors=True)
-    pack_dataset(raw, packed, format="webdataset", check="header", sidecars=("energon",))
+    pack_dataset(raw, folder, format="webdataset", check="header", sidecars=("energon",))
     raw.unlink()
-    for path in packed.iterdir():
-        path.rename(folder / path.name)
-    packed.rmdir()
 
 
 def _link_photographs(paths: list[Path], folder: Path) -> None:

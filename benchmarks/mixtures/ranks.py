@@ -7,34 +7,27 @@ take of the machine. USS are the pages that no other process has.
 
 from __future__ import annotations
 
-import json
-import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.peers.process import ENVIRONMENT, end, last_words, start
+from benchmarks.common import Absent
+from benchmarks.peers.process import ENVIRONMENT, Child
 
 _LOGS = Path("build/bench/logs")
 _PATIENCE = 600.0  # seconds for a phase
 
 
 class Memory(NamedTuple):
-    """Bytes of memory; those of some processes can be added."""
-
     rss: int = 0
     pss: int = 0
     uss: int = 0
-
-    def __add__(self, other: object) -> Memory:
-        assert isinstance(other, Memory)
-        return Memory(*(a + b for a, b in zip(self, other, strict=True)))
 
     def most(self, other: Memory) -> Memory:
         return Memory(*map(max, self, other))
@@ -51,12 +44,29 @@ class Seen(NamedTuple):
     processes: int
 
 
-class Failed(Exception):
-    """A rank cannot go on; the message is its reason."""
+class Ended(NamedTuple):
+    """A phase that all ranks have ended: what each told, and what each had at its end.
+
+    `from_disk` are the bytes that all of them had the disk read in the phase.
+    """
+
+    facts: list[dict[str, Any]]
+    seen: list[Seen]
+    from_disk: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the slowest rank."""
+        return max(float(each["seconds"]) for each in self.facts)
+
+    @property
+    def memory(self) -> Memory:
+        """Of all ranks together."""
+        return total(each.memory for each in self.seen)
 
 
-class Rank:
-    """A process of `benchmarks.peers.rank` that runs a module with options.
+class Rank(Child):
+    """A process that calls a function of a module of `benchmarks.peers` with options.
 
     `ours` runs in this environment, not in that of the peers; `environment` has further variables.
     """
@@ -64,86 +74,58 @@ class Rank:
     def __init__(
         self,
         name: str,
-        module: str,
+        function: str,
         options: dict[str, Any],
         *,
         ours: bool,
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] = {},
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
-            raise Failed("not installed; run benchmarks/peers/install.sh")
-        self._log = _LOGS / f"{name}.log"
-        self._process = start("rank", ours=ours, log=self._log, environment=environment)
-        self._write(json.dumps({"module": module, "options": options}))
+            raise Absent("not installed; run benchmarks/peers/install.sh")
+        super().__init__(ours=ours, log=_LOGS / f"{name}.log", environment=environment)
+        self.tell({"function": function, "options": options})
 
-    @property
-    def output(self) -> IO[str]:
-        """Stream that can be read once a phase has ended, or the process."""
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    def read(self) -> dict[str, Any]:
+    def hear(self) -> dict[str, Any]:
         """Return `phase`, `seconds` and other facts of the phase that ends next."""
-        line = self.output.readline()
-        if not line:
-            raise Failed(last_words(self._log))
-        facts: dict[str, Any] = json.loads(line)
+        facts = super().hear()
         if facts["phase"] == "failed":
-            raise Failed(f"{facts['reason']}; see {self._log}")
+            raise Absent(f"{facts['reason']}; see {self.log}")
         return facts
 
-    def go_on(self) -> None:
-        self._write("")
-
     def look(self) -> Seen:
-        pids = [self._process.pid]
-        with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(pids[0]).children(recursive=True)
-            pids += [child.pid for child in children]
-        memory = Memory()
-        for pid in pids:
-            with suppress(OSError):  # it has ended
-                memory += memory_of(pid)
-        return Seen(memory, open_files(pids[0]), len(pids))
+        found, files = [], 0
+        with suppress(psutil.Error):
+            own = psutil.Process(self.pid)
+            files = own.num_fds()  # maps of files need none
+            for each in (own, *own.children(recursive=True)):
+                with suppress(psutil.Error):  # it has ended
+                    memory = each.memory_full_info()
+                    found.append(Memory(memory.rss, memory.pss, memory.uss))
+        return Seen(total(found), files, len(found))
 
     def peak_rss(self) -> int:
         """Return the most bytes that the rank's own process had; pages of mapped files count."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        status = Path(f"/proc/{self.pid}/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
     def bytes_from_disk(self) -> int:
         """Return the bytes that the rank's own process had the disk read so far."""
-        counters = Path(f"/proc/{self._process.pid}/io").read_text()
-        return int(counters.partition("\nread_bytes:")[2].split()[0])
-
-    def close(self) -> None:
-        """End the process and its workers."""
-        end(self._process)
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # the next wait says why
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
+        return int(psutil.Process(self.pid).io_counters().read_bytes)
 
 
-class Ranks:
+class Ranks(ExitStack):
     """Some ranks, which go from phase to phase together. Leaving the context ends them."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
+        super().__init__()
         self._ranks = ranks
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for rank in self._ranks:
-            rank.close()
+        for rank in reversed(ranks):
+            self.callback(rank.end)
 
     def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield name and facts by rank of each phase when all have ended it.
 
-        Failed is raised if a rank ended with an error, or takes too long.
+        Absent is raised if a rank ended with an error, or takes too long.
         """
         while True:
             facts = self._wait()
@@ -151,7 +133,7 @@ class Ranks:
             if facts[0]["phase"] == "end":
                 return
             for rank in self._ranks:
-                rank.go_on()
+                rank.tell("")
 
     def _wait(self) -> list[dict[str, Any]]:
         """Return the facts of all ranks. If one fails, others may wait for it forever."""
@@ -162,21 +144,28 @@ class Ranks:
             ready, _, _ = select.select(list(waiting), [], [], max(end - time.monotonic(), 0))
             if not ready:
                 missing = sorted(waiting.values())
-                raise Failed(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
+                raise Absent(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
             for stream in ready:
                 number = waiting.pop(stream)
-                facts[number] = self._ranks[number].read()
+                facts[number] = self._ranks[number].hear()
         return [facts[number] for number in range(len(self._ranks))]
+
+    def follow(self, until: str = "end") -> dict[str, Ended]:
+        """Look at the ranks whenever all have ended a phase, up to the end of one."""
+        ended: dict[str, Ended] = {}
+        before = 0
+        for phase, facts in self.phases():
+            now = sum(rank.bytes_from_disk() for rank in self._ranks)
+            ended[phase] = Ended(facts, self.look(), now - before)
+            before = now
+            if phase == until:
+                break
+        return ended
 
     def look(self) -> list[Seen]:
         return [rank.look() for rank in self._ranks]
 
-    def bytes_from_disk(self) -> int:
-        """Return the bytes that all ranks had the disk read so far."""
-        return sum(rank.bytes_from_disk() for rank in self._ranks)
-
     def peak_rss(self) -> int:
-        """Return the peak of the rank that had the most."""
         return max(rank.peak_rss() for rank in self._ranks)
 
     @contextmanager
@@ -186,8 +175,7 @@ class Ranks:
 
         def watch() -> None:
             while not stop.wait(every):
-                with suppress(OSError):
-                    peak.add(self.look())
+                peak.add(self.look())
 
         thread = threading.Thread(target=watch, name="look")
         thread.start()
@@ -205,38 +193,16 @@ class Peak:
         self.total = Memory()
         self.rank = Memory()
         self.files = 0
-        self._lock = threading.Lock()
 
     def add(self, seen: Sequence[Seen]) -> None:
-        with self._lock:
-            self.total = self.total.most(total(seen))
-            for rank in seen:
-                self.rank = self.rank.most(rank.memory)
-                self.files = max(self.files, rank.files)
+        self.total = self.total.most(total(rank.memory for rank in seen))
+        for rank in seen:
+            self.rank = self.rank.most(rank.memory)
+            self.files = max(self.files, rank.files)
 
 
-def total(seen: Sequence[Seen]) -> Memory:
-    memory = Memory()
-    for rank in seen:
-        memory += rank.memory
-    return memory
-
-
-def memory_of(pid: int | str) -> Memory:
-    """Return the memory of a process: of "self", or by its number."""
-    found: dict[str, int] = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, _, value = line.partition(":")
-        found[name] = 1024 * int(value.split()[0])
-    return Memory(found["Rss"], found["Pss"], found["Private_Clean"] + found["Private_Dirty"])
-
-
-def open_files(pid: int | str) -> int:
-    """Return the number of descriptors that a process has open; maps of files need none."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0
+def total(memories: Iterable[Memory]) -> Memory:
+    return Memory(*map(sum, zip(Memory(), *memories, strict=True)))
 
 
 def megabytes(number: float) -> int:

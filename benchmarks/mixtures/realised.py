@@ -1,22 +1,19 @@
 """Shares that a mixture realises, and its order by ranks and workers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import count, pairwise
-from pathlib import Path
+from itertools import count, pairwise, product
 from typing import Any
 
 import numpy as np
 
 import datapipe
 from benchmarks.common import Row
-from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weights
+from benchmarks.mixtures.data import CAPACITY, SIDE, small, synthetic, text_spec, weighted, weights
 from benchmarks.mixtures.opening import aim
 from datapipe.array_types import Float64, Int64
 from datapipe.index.manifest import read_manifest
+from datapipe.plan.ragged import edges
 
 WINDOW = 10_000  # consecutive samples
 AIM = 0.1  # percent of the window
@@ -31,19 +28,26 @@ _PACK = 2048
 def realised(draws: int) -> Iterator[Row]:
     """Yield the deviation of shares from the weights in any window of the first `draws` samples."""
     folders = synthetic(DATASETS, _SYNTHETIC, kinds=5)
-    given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
+    given = weighted(folders)
     rates = weights(DATASETS) / weights(DATASETS).sum()
-    offsets = edges_of(folders)
+    offsets = edges(np.array([read_manifest(folder).samples for folder in folders]))
     packed = {"pack": CAPACITY, "group": STEP, "text": text_spec()}
     orders = {
         "of the plan": order_of(given, draws, batch_size=STEP),
         "after packing": order_of(given, draws, **packed),
     }
-    for name, samples in orders.items():
-        found = offsets.searchsorted(samples, side="right") - 1
-        yield {"order": name, **_deviations(found, rates)}
+    found = {name: offsets.searchsorted(each, side="right") - 1 for name, each in orders.items()}
     drawn = np.random.default_rng(0).choice(DATASETS, draws, p=rates)
-    yield {"order": "drawn independently, to compare", **_deviations(drawn, rates)}
+    for name, each in (found | {"drawn independently, to compare": drawn}).items():
+        most, typical = deviation(each, rates, WINDOW)
+        yield {
+            "order": name,
+            "samples": draws,
+            "datasets": DATASETS,
+            "windows": draws - WINDOW + 1,
+            "largest deviation, %": round(100 * most, 3),
+            "root mean square, %": round(100 * typical, 4),
+        }
 
 
 def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
@@ -58,17 +62,6 @@ def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
             if missing <= 0:
                 return np.concatenate(parts)[:draws]
     raise AssertionError("epochs do not end")
-
-
-def _deviations(found: Int64, rates: Float64) -> Row:
-    most, typical = deviation(found, rates, WINDOW)
-    return {
-        "samples": len(found),
-        "datasets": len(rates),
-        "windows": len(found) - WINDOW + 1,
-        "largest deviation, %": round(100 * most, 3),
-        "root mean square, %": round(100 * typical, 4),
-    }
 
 
 def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
@@ -92,23 +85,20 @@ def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
 
 def orders(steps: int) -> Iterator[Row]:
     """Yield a digest of the order in which some steps are read, by ranks and workers."""
-    folders = small(DATASETS, _SMALL)
-    given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
+    given = weighted(small(DATASETS, _SMALL))
     for kind, options in (
         ("samples", {}),
         ("packs", {"pack": _PACK, "group": STEP, "text": text_spec()}),
     ):
         expected = None
-        for world in WORLDS:
-            for workers in WORKERS:
-                read = partial(_read, given, world, workers, steps, options)
-                found = [read(rank) for rank in range(world)]
-                order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
-                digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
-                expected = expected or digest
-                row: Row = {"units": kind, "ranks": world, "workers": workers}
-                row |= {"samples read": sum(map(len, order)), "digest": digest}
-                yield row | {"the same": "yes" if digest == expected else "no"}
+        for world, workers in product(WORLDS, WORKERS):
+            found = [_read(given, world, workers, steps, options, n) for n in range(world)]
+            order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
+            digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
+            expected = expected or digest
+            row: Row = {"units": kind, "ranks": world, "workers": workers}
+            row |= {"samples read": sum(map(len, order)), "digest": digest}
+            yield row | {"the same": "yes" if digest == expected else "no"}
 
 
 Unit = list[tuple[str, str]]  # dataset and key of each sample
@@ -133,10 +123,9 @@ def _read(
     for batch, step, _ in zip(loader, planned, range(steps), strict=False):
         share = step.share(units_per_rank=STEP // world, rank=rank, world_size=world)
         samples = list(zip(batch["dataset"], batch["key"], strict=True))
-        edges = share.units.offsets.tolist()
         planned_here = share.units.numbers.tolist()
         assert list(batch["sample"]) == planned_here, "a batch has other samples than the plan"
-        found.append([samples[a:b] for a, b in pairwise(edges)])
+        found.append([samples[a:b] for a, b in pairwise(share.units.offsets.tolist())])
     loader.close()
     return found
 
@@ -149,12 +138,6 @@ def dealt(step: Sequence[Sequence[Any]]) -> list[Any]:
         ['a', 'b', 'c', 'd']
     """
     return [unit for slot in zip(*step, strict=True) for unit in slot]
-
-
-def edges_of(folders: Sequence[Path]) -> Int64:
-    """Return the global number of the first sample of each dataset, and the end."""
-    counts = [read_manifest(folder).samples for folder in folders]
-    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def verdicts(shares: list[Row], digests: list[Row]) -> list[Row]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +22,10 @@ from ffcv.transforms import NormalizeImage, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 from PIL import Image
 
-from benchmarks.common import Run
+from benchmarks.common import Run, made_once
 from benchmarks.peers.work import BATCH, MEAN, SIDE, STD, Task
 
-PACKAGES = ("ffcv", "numba", "torch")
+PACKAGES = {"make": ("ffcv", "numba", "torch")}
 _FILE = "photos.beton"
 
 Images = Literal["same", "q90", "raw"]
@@ -32,7 +33,7 @@ Images = Literal["same", "q90", "raw"]
 
 def make(task: Task, *, images: Images, epochs: int = 1) -> Callable[[], Run]:
     name = f"ffcv-raw-{SIDE}" if images == "raw" else f"ffcv-{images}"
-    folder = task.form(name, partial(write, task, images))
+    folder = made_once(Path(task.forms) / name, partial(write, task, images))
     decoder = SimpleRGBImageDecoder() if images == "raw" else WholeImage((SIDE, SIDE))
     pixels: list[Any] = [decoder]
     if task.normalized:
@@ -50,18 +51,13 @@ def make(task: Task, *, images: Images, epochs: int = 1) -> Callable[[], Run]:
         pipelines={"image": pixels},
         custom_fields={"image": SameBytes} if images == "same" else {},
     )
-    return partial(
-        task.time, Epochs(loader, epochs), lambda batch: len(batch[0]), skip=task.workers
-    )
 
+    # One iterator after the other: a round begins with the iterator of its first epoch.
+    class Epochs:
+        def __iter__(self) -> Iterator[Any]:
+            return chain.from_iterable(repeat(loader, epochs))
 
-class Epochs:
-    def __init__(self, loader: Any, epochs: int) -> None:
-        self.loader, self.epochs = loader, epochs
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.epochs):
-            yield from self.loader
+    return task.epochs(Epochs())
 
 
 def write(task: Task, images: Images, folder: Path) -> None:

@@ -9,14 +9,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from benchmarks.peers.rank import Say
+from benchmarks.peers.child import Say
 
 if TYPE_CHECKING:
     from datapipe.plan import Step
-
-Float64 = npt.NDArray[np.float64]
 
 
 def run(
@@ -49,10 +46,9 @@ def run(
     )
     say("open")
     steps = iter(loader.plan.steps())
-    first = next(steps)
+    walked = [next(steps)]
     say("first step")
-    walked = [first]
-    samples = len(first.units.samples)
+    samples = len(walked[0].units.samples)
     for step in steps:
         walked.append(step)
         samples += len(step.units.samples)
@@ -71,30 +67,15 @@ def balance(steps: Iterable[Step], capacity: int, ranks: int) -> dict[str, float
     from datapipe.plan.groups import text_cost
 
     tokens = packs = 0
-    text: list[float] = []
-    images: list[float] = []
+    costs = []
     for step in steps:
         units, sizes = step.units, step.units.sizes
         assert sizes is not None
         tokens += int(sizes.tokens.sum())
         packs += len(units)
         if len(units) == ranks:
-            text.append(imbalance(units.total(text_cost(sizes.tokens)).astype(np.float64)))
-            images.append(imbalance(units.total(sizes.images).astype(np.float64)))
-    return {
-        "packs": packs,
-        "fill": tokens / (packs * capacity),
-        "text": float(np.mean(text)),
-        "images": float(np.mean(images)),
-    }
-
-
-def imbalance(costs: Float64) -> float:
-    """Return (max - mean) / max.
-
-    Examples:
-        >>> imbalance(np.array([1.0, 3.0, 4.0, 4.0]))
-        0.25
-    """
-    most = max(float(costs.max()), 1.0)
-    return (most - float(costs.mean())) / most
+            costs.append((units.total(text_cost(sizes.tokens)), units.total(sizes.images)))
+    found = np.array(costs, np.float64)  # [steps, 2, ranks]
+    most = np.maximum(found.max(2), 1)
+    text, images = ((most - found.mean(2)) / most).mean(0).tolist()
+    return {"packs": packs, "fill": tokens / (packs * capacity), "text": text, "images": images}

@@ -4,8 +4,6 @@ Streaming imports two names of torchvision for datasets that are not used here. 
 has no torchvision for the CPU build of torch. Import this module first.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType

@@ -1,20 +1,20 @@
-"""datapipe, from its shards or arrays."""
-
-from __future__ import annotations
+"""datapipe, from its shards or arrays; and the limit of all loaders."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
+from benchmarks import kernels
 from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE, Task
 from datapipe import CacheSpec, ImageSpec, convert_dataset, make_loader
 from datapipe.decode.normalize import KERNEL
 
-PACKAGES = ("datapipe-vlm", "torch", "simplejpeg")
+PACKAGES = {"loader": ("datapipe-vlm", "torch", "simplejpeg"), "limit": ("torch", "simplejpeg")}
 
 
-def make(
+def loader(
     task: Task,
     *,
     cached: str = "",
@@ -32,7 +32,7 @@ def make(
     if parts is not None:
         folders = [str(arrays_of(task, part)) if arrays else part for part in parts]
         source = dict(zip(folders, parts.values(), strict=True))
-    loader = make_loader(
+    opened = make_loader(
         source,
         batch_size=BATCH,
         image=image_spec(task),
@@ -41,7 +41,18 @@ def make(
         epochs=epochs,
         cache=CacheSpec(memory=cached) if cached else None,
     )
-    return partial(task.time, loader, lambda batch: len(batch["pixel_values"]), skip=task.workers)
+    return task.epochs(opened, lambda batch: len(batch["pixel_values"]))
+
+
+def limit(task: Task, *, which: Literal["decode", "kernels", "gather"]) -> Callable[[], Run]:
+    """Return the kernels without files, order, batches or anything else: the loaders' limit."""
+    KERNEL.load()  # else a run begins without it
+    jpegs = [Path(path).read_bytes() for path in task.paths()]
+    if which == "decode":
+        return partial(kernels.decode, jpegs, task.workers)
+    if which == "gather":
+        return kernels.gather(len(jpegs), task.workers, side=SIDE, batch_size=BATCH)
+    return kernels.decode_and_place(jpegs, task.workers, spec=image_spec(task), batch_size=BATCH)
 
 
 def arrays_of(task: Task, part: str | None = None) -> Path:

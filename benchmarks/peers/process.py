@@ -1,8 +1,5 @@
 """Contestants as processes: each in its own environment, only one of them running at a time."""
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 import select
@@ -10,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.common import Absent, Contestant, Run, machine, race
+from benchmarks.common import Absent, Contestant, Run
 from benchmarks.peers.work import Task
 
 ENVIRONMENT = Path("build/peers/env/bin/python")
@@ -24,133 +21,112 @@ _LOGS = Path("build/bench/logs")
 _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have to be written first
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
+class Peer(NamedTuple):
     """Contestant of a race.
 
-    Attributes:
-        name: short, unique.
-        module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
-        note: what a reader must know to judge the figure.
-        options: of `make`.
-        ours: runs in this environment, not in that of the peers.
+    `function` is of a module of `benchmarks.peers` that has its `PACKAGES`. It is given a task and
+    `options`, and returns what runs a round. `note` says how to judge the figure.
     """
 
     name: str
-    module: str
+    function: str
     note: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    ours: bool = False
+    options: Mapping[str, Any] = {}
 
 
 def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str]) -> Contestant:
     """Return a peer whose process `stack` ends; `versions` gains those of its packages."""
 
     def make() -> Callable[[], Run]:
-        own = peer.ours or not ENVIRONMENT.exists()
-        process = start("serve", ours=own, log=_log(peer))
-        stack.callback(end, process)
-        order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
+        log = _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"
+        ours = peer.function.startswith("ours.") or not ENVIRONMENT.exists()
+        child = Child(ours=ours, log=log)
+        stack.callback(child.end)
+        order = {"function": peer.function, "options": peer.options, "task": asdict(task)}
         cores = sorted(os.sched_getaffinity(0))[: task.workers]
-        reply = _ask(process, peer, order | {"cores": cores})
+        reply = child.ask(order | {"cores": cores})
         if "missing" in reply:
             hint = "" if ENVIRONMENT.exists() else "; run benchmarks/peers/install.sh"
             raise Absent(reply["missing"] + hint)
         versions.update(reply["ready"])
-        return lambda: Run(**_ask(process, peer, {}))
+        return lambda: Run(**child.ask({}))
 
-    return Contestant(name=peer.name, make=make, note=peer.note)
-
-
-def race_peers(
-    peers: Sequence[Peer],
-    task: Task,
-    options: argparse.Namespace,
-    title: str,
-    *,
-    references: Sequence[str],
-) -> None:
-    """Race peers that do one task, with a warm page cache, and report."""
-    where = machine(cache="warm")
-    with ExitStack() as stack:
-        entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
-        race(entries, options, title, where=where, references=references, unit="img/s")
+    return Contestant(peer.name, make, peer.note)
 
 
-def start(
-    module: str, *, ours: bool, log: Path, environment: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Start a module of `benchmarks.peers` in this environment, or in that of the peers."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as file:
-        return subprocess.Popen(
-            [sys.executable if ours else ENVIRONMENT, "-m", f"benchmarks.peers.{module}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            env=os.environ | (environment or {}),
-            # In its own group, to be stopped or ended with its workers, but in the same session: if
-            # this process dies, the kernel wakes a stopped group and hangs it up.
-            process_group=0,
-        )
+class Child:
+    """A process of `benchmarks.peers.child`, in this environment or in that of the peers.
 
-
-def last_words(log: Path) -> str:
-    """Return the last line of a log, and its path."""
-    last = log.read_text().strip().splitlines()[-1:] or ["no message"]
-    return f"{last[0][:200]}; see {log}"
-
-
-def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
-    """Wake the process, let it answer, and stop it: what it prefetches must not disturb others.
-
-    Raises:
-        Absent: it died, or gave no answer in time.
+    Lines of JSON go back and forth; `log` has what else it says.
     """
-    assert process.stdin is not None
-    assert process.stdout is not None
-    _signal(process, signal.SIGCONT)
-    try:
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
-        if not select.select([process.stdout], [], [], _PATIENCE)[0]:
-            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}")
-        line = process.stdout.readline()
-    except BrokenPipeError:
-        line = ""
-    if not line:
-        raise Absent(f"failed: {last_words(_log(peer))}")
-    _signal(process, signal.SIGSTOP)
-    reply: dict[str, Any] = json.loads(line)
-    return reply
 
+    def __init__(self, *, ours: bool, log: Path, environment: Mapping[str, str] = {}) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as file:
+            self._process = subprocess.Popen(
+                [sys.executable if ours else ENVIRONMENT, "-m", "benchmarks.peers.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env={**os.environ, **environment},
+                # In its own group, to be stopped or ended with its workers, but in the same
+                # session: if this process dies, the kernel wakes a stopped group and hangs it up.
+                process_group=0,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self.output = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
 
-def end(process: subprocess.Popen[str]) -> None:
-    """Close the input of a process, which ends it with its workers and shared memory."""
-    _signal(process, signal.SIGCONT)
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        process.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    # After an orderly end only multiprocessing's resource tracker is left, which removes what is
-    # named in shared memory and goes.
-    deadline = time.monotonic() + 5
-    while _signal(process, 0) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    _signal(process, signal.SIGKILL)
-    process.wait()
+    def tell(self, content: object) -> None:
+        with suppress(BrokenPipeError):  # `hear` says why
+            self._input.write(json.dumps(content) + "\n")
+            self._input.flush()
 
+    def hear(self) -> dict[str, Any]:
+        """Wait for an answer; `Absent` has the last words of a process that has ended."""
+        line = self.output.readline()
+        if not line:
+            last = self.log.read_text().strip().splitlines()[-1:] or ["no message"]
+            raise Absent(f"failed: {last[0][:200]}; see {self.log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-def _signal(process: subprocess.Popen[str], number: int) -> bool:
-    """Send a signal to the process and its workers; False if there are none."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    return True
+    def ask(self, question: object) -> dict[str, Any]:
+        """Wake the process, let it answer, and stop it: what it prefetches must not disturb others.
 
+        Raises:
+            Absent: it died, or gave no answer in time.
+        """
+        self._signal(signal.SIGCONT)
+        self.tell(question)
+        if not select.select([self.output], [], [], _PATIENCE)[0]:
+            raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {self.log}")
+        answer = self.hear()
+        self._signal(signal.SIGSTOP)
+        return answer
 
-def _log(peer: Peer) -> Path:
-    return _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"
+    def end(self) -> None:
+        """Close the input of a process, which ends it with its workers and shared memory."""
+        self._signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):
+            self._input.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=20)
+        # After an orderly end only multiprocessing's resource tracker is left, which removes what
+        # is named in shared memory and goes.
+        deadline = time.monotonic() + 5
+        while self._signal(0) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the process and its workers; False if there are none."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True

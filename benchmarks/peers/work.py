@@ -3,14 +3,13 @@
 Imported by every contestant's process, so it needs no more than torch, NumPy and Pillow.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.common import Run, made_once
+from benchmarks.common import Run
 
 BATCH = 32
 SIDE = 336
@@ -64,10 +63,6 @@ class Task:
     def paths(self) -> list[str]:
         return sorted(map(str, Path(self.raw).rglob("*.jpg")))
 
-    def form(self, name: str, write: Callable[[Path], None]) -> Path:
-        """Return the folder of the photographs in the form `name`; `write` makes a missing one."""
-        return made_once(Path(self.forms) / name, write)
-
     def pillow(self, data: bytes) -> Tensor:
         """Decode a JPEG to [3, height, width], by Pillow's decoder and its antialiased filter."""
         with Image.open(io.BytesIO(data)) as image:
@@ -85,23 +80,40 @@ class Task:
         with open(path, "rb") as image, open(stem + ".txt", "rb") as text:
             return self.pillow(image.read()), text.read().decode(), stem
 
-    def time(self, loader: Iterable[Any], size: Callable[[Any], int], *, skip: int) -> Run:
-        """Run through one epoch, counting from the end of the `skip`-th batch on."""
-        begun = time.perf_counter()
-        images = 0
-        startup = since = busy = 0.0
-        for number, batch in enumerate(loader, start=1):
-            now = time.perf_counter()
-            startup = startup or now - begun
-            if number > skip:
-                images += size(batch)
-            elif number == skip:
-                since, busy = now, time.thread_time()
-            if number == self.steps:
-                break
-        seconds, consumer = time.perf_counter() - since, time.thread_time() - busy
-        assert images, "the epoch is too short to be timed: take more --samples"
-        return Run(samples=images, seconds=seconds, startup=startup, consumer=consumer)
+    def epochs(
+        self,
+        loader: Iterable[Any],
+        size: Callable[[Any], int] = lambda batch: len(batch[0]),
+        *,
+        skip: int | None = None,
+    ) -> Callable[[], Run]:
+        """Return what runs through one epoch, counted from the batch after the `skip`-th on.
+
+        As many batches as there are workers are skipped by default.
+        """
+        skipped = self.workers if skip is None else skip
+        return partial(time_epoch, loader, size, skip=skipped, steps=self.steps)
+
+
+def time_epoch(
+    loader: Iterable[Any], size: Callable[[Any], int], *, skip: int, steps: int | None = None
+) -> Run:
+    """Run through one epoch, of at most so many steps; count after the `skip`-th batch."""
+    begun = time.perf_counter()
+    images = 0
+    startup = since = busy = 0.0
+    for number, batch in enumerate(loader, start=1):
+        now = time.perf_counter()
+        startup = startup or now - begun
+        if number > skip:
+            images += size(batch)
+        elif number == skip:
+            since, busy = now, time.thread_time()
+        if number == steps:
+            break
+    seconds, consumer = time.perf_counter() - since, time.thread_time() - busy
+    assert images, "the epoch is too short to be timed: take more --samples"
+    return Run(samples=images, seconds=seconds, startup=startup, consumer=consumer)
 
 
 def normalize(pixels: Tensor) -> Tensor:

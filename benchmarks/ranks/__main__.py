@@ -20,28 +20,19 @@ equal samples is the ratio of their tokens/s.
 rank to the last of all ranks.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Row, Spread, command, headline, machine, parse_args, show, write_json
 from benchmarks.ranks.measure import Ranks, Timed
-from benchmarks.ranks.packs import (
-    Cost,
-    balanced,
-    draw,
-    fit,
-    imbalance,
-    round_robin,
-    simulate,
-    steps_of,
-)
+from benchmarks.ranks.packs import Cost, balanced, draw, fit, imbalance, round_robin, simulate
 from benchmarks.ranks.plan import planning
 from datapipe.array_types import Float64
 from datapipe.plan import Units
@@ -93,27 +84,23 @@ def main() -> None:
     where = machine("torch", "numpy", "datapipe", cache="not used")
     runs = measure(options, image_tokens)
     cost, explained = fitted(runs)
-    tables = {
+    sizes = options.capacity, image_tokens
+    sections = {
         "Steps of the reference model": steps_table(runs, options.capacity),
         "Scaling by ranks": scaling_table(runs),
-        "Simulated, by the fitted cost and without the exchange": list(
-            simulate(cost, capacity=options.capacity, image_tokens=image_tokens)
-        ),
-        "Planning for 1,024 ranks at 200 samples/s each": list(
-            planning(options.capacity, image_tokens)
-        ),
+        "Simulated, by the fitted cost and without the exchange": simulate(cost, *sizes),
+        "Planning for 1,024 ranks at 200 samples/s each": planning(*sizes),
     }
     title = (
         f"Ranks of {options.model}: packs of {options.capacity:,} tokens, captions mixed with "
         f"documents of up to 8,000 tokens, 0 to 8 images; {options.steps} steps a round, "
         f"{options.rounds} rounds"
     )
+    print(f"{title}\n{headline(where)}")
+    tables = {name: show(name, rows) for name, rows in sections.items()}
     where["load at the end"] = round(os.getloadavg()[0], 1)
     content = {"title": title, "machine": where, "tables": tables}
     content["cost"] = {**cost._asdict(), "explained": round(explained, 4)}
-    print(f"{title}\n{headline(where)}")
-    for name, rows in tables.items():
-        show(name, rows)
     print(
         f"\nCost of a pack: {1e6 * cost.token:.0f} µs a token, {1e9 * cost.pair:.0f} ns a pair of "
         f"tokens of one sample, {1e3 * cost.image:.1f} ms an image; {explained:.1%} of the "
@@ -130,8 +117,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, nargs="+", default=[1, 2, 4], help="(default: 1 2 4)")
     add("--steps", type=int, default=8, help="of a way in a round (default: %(default)s)")
     add("--rounds", type=int, default=5, help="(default: %(default)s)")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     if min(options.steps, options.rounds, *options.ranks) < 1:
         parser.error("--steps, --rounds and --ranks must be at least 1")
     if 1 not in options.ranks:
@@ -160,7 +146,7 @@ def measure(options: argparse.Namespace, image_tokens: int) -> Measured:
                     # The first round brings memory and kernels to where the others find them.
                     steps = options.steps if turn else 1
                     start = turn * options.steps
-                    units = steps_of(packs[ranks, way], ranks, start, start + steps)
+                    units = packs[ranks, way].between(start * ranks, (start + steps) * ranks)
                     done = Round(units, group.train(units))
                     rates = ", ".join(f"{done.rate(clock):,.0f} ({clock})" for clock in CLOCKS)
                     text = f"round {turn}: {ranks} ranks, {way}: tokens/s {rates}"
@@ -179,56 +165,46 @@ def fitted(runs: Measured) -> tuple[Cost, float]:
     return fit(Units.join([done.units for done in rounds]), seconds)
 
 
-def steps_table(runs: Measured, capacity: int) -> list[Row]:
-    """Return a row for each number of ranks, clock and way."""
+def steps_table(runs: Measured, capacity: int) -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
-    rows: list[Row] = []
-    for ranks in sorted({ranks for ranks, _ in runs if ranks > 1}, reverse=True):
+    several = sorted({ranks for ranks, _ in runs if ranks > 1}, reverse=True)
+    for ranks, clock, way in product(several, CLOCKS, WAYS):
         shared = f", {cores} cores shared" if ranks > cores else ", a core each"
-        for clock in CLOCKS:
-            for way in WAYS:
-                rounds = runs[ranks, way]
-                seconds = np.concatenate([done.seconds(clock) for done in rounds])
-                tokens = sum(done.tokens for done in rounds)
-                rates = [done.rate(clock) for done in rounds]
-                work = [done.work_rate(clock) for done in rounds]
-                others = [done.work_rate(clock) for done in runs[ranks, "round-robin"]]
-                cpu = np.concatenate([done.times.cpu for done in rounds])
-                waiting = Spread.of([done.waiting(clock) for done in rounds]).median
-                packs = sum(len(done.units) for done in rounds)
-                row: Row = {
-                    "ranks": ranks,
-                    "clock": clock + shared * (clock == "wall"),
-                    "packs": way,
-                    "tokens/s": round(Spread.of(rates).median),
-                    "x round-robin": ratio(work, others),
-                    "step P50, ms": round(1e3 * float(np.median(seconds))),
-                    "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
-                    "slowest / mean": round(imbalance(cpu), 3),
-                    "waiting, %": round(100 * waiting, 1),
-                    "fill, %": round(100 * tokens / capacity / packs, 2),
-                }
-                rows.append(row)
-    return rows
+        rounds = runs[ranks, way]
+        seconds = np.concatenate([done.seconds(clock) for done in rounds])
+        tokens = sum(done.tokens for done in rounds)
+        work = [done.work_rate(clock) for done in rounds]
+        others = [done.work_rate(clock) for done in runs[ranks, "round-robin"]]
+        cpu = np.concatenate([done.times.cpu for done in rounds])
+        packs = sum(len(done.units) for done in rounds)
+        yield {
+            "ranks": ranks,
+            "clock": clock + shared * (clock == "wall"),
+            "packs": way,
+            "tokens/s": round(median(done.rate(clock) for done in rounds)),
+            "x round-robin": ratio(work, others),
+            "step P50, ms": round(1e3 * float(np.median(seconds))),
+            "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
+            "slowest / mean": round(imbalance(cpu), 3),
+            "waiting, %": round(100 * median(done.waiting(clock) for done in rounds), 1),
+            "fill, %": round(100 * tokens / capacity / packs, 2),
+        }
 
 
-def scaling_table(runs: Measured) -> list[Row]:
-    """Return rates by ranks, and their share of so many times the rate of one rank."""
-    rows: list[Row] = []
+def scaling_table(runs: Measured) -> Iterator[Row]:
+    """Yield rates by ranks, and their share of so many times the rate of one rank."""
     for ranks in sorted({ranks for ranks, _ in runs}):
         for clock in CLOCKS:
             row: Row = {"ranks": ranks, "clock": clock}
             for way in WAYS:
                 rates = [done.rate(clock) for done in runs[ranks, way]]
                 one = [ranks * done.rate(clock) for done in runs[1, way]]
-                row[f"{way}, tokens/s"] = round(Spread.of(rates).median)
+                row[f"{way}, tokens/s"] = round(median(rates))
                 row[f"{way}, efficiency"] = ratio(rates, one)
-            rows.append(row)
-    return rows
+            yield row
 
 
 def ratio(rates: Sequence[float], others: Sequence[float]) -> str:
-    """Return median, least and most of the ratios inside rounds."""
     return str(Spread.of([own / other for own, other in zip(rates, others, strict=True)]))
 
 

@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -73,9 +74,16 @@ class Ranks:
 
     def train(self, units: Units) -> Timed:
         """Train one step on every `count` packs."""
+        sizes = units.sizes
+        assert sizes is not None
+        packs = [(sizes.tokens[a:b], sizes.images[a:b]) for a, b in pairwise(units.offsets)]
         for rank, pipe in enumerate(self._pipes):
-            pipe.send([_pack(units, number) for number in range(rank, len(units), self.count)])
-        parts = [self._answer(pipe) for pipe in self._pipes]
+            pipe.send(packs[rank :: self.count])
+        parts = []
+        for pipe in self._pipes:
+            if not pipe.poll(_PATIENCE):
+                raise TimeoutError(f"{self.count} ranks made no run within {_PATIENCE:.0f} s")
+            parts.append(pipe.recv())
         times = np.stack([steps for steps, _ in parts], axis=1)
         exchange = max(seconds for _, seconds in parts)
         return Timed(times[..., 0], times[..., 1], times[..., 2], exchange)
@@ -88,17 +96,6 @@ class Ranks:
             if process.is_alive():
                 process.kill()
         self._folder.cleanup()
-
-    def _answer(self, pipe: Connection) -> Any:
-        if not pipe.poll(_PATIENCE):
-            raise TimeoutError(f"{self.count} ranks made no run within {_PATIENCE:.0f} s")
-        return pipe.recv()
-
-
-def _pack(units: Units, number: int) -> tuple[Int64, Int64]:
-    one = units.between(number, number + 1)
-    assert one.sizes is not None
-    return one.sizes.tokens, one.sizes.images
 
 
 def _serve(

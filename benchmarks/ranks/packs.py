@@ -4,16 +4,15 @@ Pack k belongs to rank `k % ranks` of step `k // ranks`. Samples are those of `b
 short captions mixed with long documents, with 0 to 8 images.
 """
 
-from __future__ import annotations
-
-from bisect import bisect_left, insort
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.plan import vlm_lengths
+from benchmarks.plan import best_fit_decreasing, vlm_lengths
 from datapipe.array_types import Float64, Int64
+from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
 from datapipe.plan.groups import lay_out
 from datapipe.plan.ragged import edges
@@ -72,33 +71,19 @@ def balanced(sizes: Sizes, capacity: int, ranks: int, cost: Cost | None = None) 
     """Return the packs of an epoch of datapipe, laid out by `cost` if it is given."""
     options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=max(64, ranks))
     source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
-    blocks = _Blocks(EpochPlan(source, options, 0), cost)
+    plan = EpochPlan(source, options, 0)
+    if cost is not None:
+        plan.lay_out = partial(_by_cost, cost, options.group)  # type: ignore[method-assign]
+    blocks = PlannedBlocks(plan, None, ahead=False)
     steps = walk(blocks, Position(0), share=ranks, drop_last=True)
     return Units.join([step.units for step in steps])
 
 
-class _Blocks:
-    epoch = 0
-
-    def __init__(self, plan: EpochPlan, cost: Cost | None) -> None:
-        self.plan, self.cost, self.count = plan, cost, plan.blocks
-        self._last: tuple[int, Units] | None = None
-
-    def __call__(self, block: int, before: int) -> Units:
-        if self._last is None or self._last[0] != block:
-            self._last = block, self._laid_out(block, before)
-        return self._last[1]
-
-    def _laid_out(self, block: int, before: int) -> Units:
-        units = self.plan.form(block)
-        if self.cost is None:
-            return self.plan.lay_out(units, block, before)
-        seconds = (1e9 * self.cost.of(units)).astype(np.int64)
-        group = self.plan.options.group
-        order = lay_out(
-            seconds, np.zeros_like(seconds), group=group, phase=before % group, key=block
-        )
-        return units.take(order)
+def _by_cost(cost: Cost, group: int, units: Units, block: int, before: int) -> Units:
+    """Lay a block out as the plan does, but by the seconds of packs."""
+    seconds = (1e9 * cost.of(units)).astype(np.int64)
+    none = np.zeros_like(seconds)
+    return units.take(lay_out(seconds, none, group=group, phase=before % group, key=block))
 
 
 def round_robin(sizes: Sizes, capacity: int, ranks: int) -> Units:
@@ -116,31 +101,10 @@ def _packs_of(sizes: Sizes, capacity: int, rank: int, ranks: int) -> list[Int64]
     packs = []
     for start in range(0, len(numbers), BUFFER):
         buffer = numbers[start : start + BUFFER]
-        found = best_fit(sizes.tokens[buffer], capacity)
+        found = best_fit_decreasing(sizes.tokens[buffer], capacity)
         # In random order, since the packs of long samples come first.
         packs += [buffer[found[pack]] for pack in random.permutation(len(found))]
     return packs
-
-
-def best_fit(lengths: Int64, capacity: int) -> list[Int64]:
-    """Pack the longest sample first, each into the fullest pack that has room."""
-    packs: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # room and number of each pack, in order
-    for sample in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[sample])
-        at = bisect_left(rooms, (length, -1))
-        if at == len(rooms):
-            room, pack = capacity, len(packs)
-            packs.append([])
-        else:
-            room, pack = rooms.pop(at)
-        packs[pack].append(sample)
-        insort(rooms, (room - length, pack))
-    return [np.array(pack) for pack in packs]
-
-
-def steps_of(units: Units, ranks: int, start: int, stop: int) -> Units:
-    return units.between(start * ranks, stop * ranks)
 
 
 def imbalance(costs: Float64) -> float:
@@ -148,28 +112,23 @@ def imbalance(costs: Float64) -> float:
     return float(costs.max(1).sum() / costs.mean(1).sum())
 
 
-def simulate(cost: Cost, *, capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
+def simulate(cost: Cost, capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
     """Yield the expected throughput of many ranks, by the cost of their packs alone."""
     for ranks in (4, 64, 1024):
         # Three blocks of the plan, or two buffers a rank.
         sizes = draw(max(3 << 16, 2 * BUFFER * ranks), capacity, image_tokens)
         ways = {
-            "balanced": balanced(sizes, capacity, ranks),
             "round-robin": round_robin(sizes, capacity, ranks),
+            "datapipe": balanced(sizes, capacity, ranks),
             "limit": balanced(sizes, capacity, ranks, cost),
         }
-        rates, found = {}, {}
+        rates = {}
+        row: dict[str, object] = {"ranks": ranks, "steps": len(ways["datapipe"]) // ranks}
         for way, units in ways.items():
             costs = cost.of(units).reshape(-1, ranks)
             assert units.sizes is not None
             rates[way] = float(units.sizes.tokens.sum() / costs.max(1).sum())
-            found[way] = imbalance(costs)
-        yield {
-            "ranks": ranks,
-            "steps": len(ways["balanced"]) // ranks,
-            "slowest / mean, round-robin": round(found["round-robin"], 3),
-            "slowest / mean, datapipe": round(found["balanced"], 3),
-            "slowest / mean, limit": round(found["limit"], 3),
-            "datapipe / round-robin": round(rates["balanced"] / rates["round-robin"], 3),
-            "limit / round-robin": round(rates["limit"] / rates["round-robin"], 3),
-        }
+            row[f"slowest / mean, {way}"] = round(imbalance(costs), 3)
+        for way in ("datapipe", "limit"):
+            row[f"{way} / round-robin"] = round(rates[way] / rates["round-robin"], 3)
+        yield row

@@ -1,7 +1,5 @@
 """Time that ranks spend on the plan, each for itself or together by a shared folder."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator

@@ -19,23 +19,22 @@ a folder of planned blocks. Lengths are in memory.
 `requests`: requests to storage at 200 samples/s of each rank, counted and not timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.billion import SAMPLES
-from benchmarks.common import Row, Spread, add_json, command, headline, machine, show, write_json
+from benchmarks.common import Row, Spread, command, headline, machine, parse_args, show, write_json
 from benchmarks.data import drop_cache
 from benchmarks.mixtures.data import CAPACITY, IMAGE_TOKENS, text_spec
-from benchmarks.mixtures.opening import Opened, aim, opened
+from benchmarks.mixtures.opening import Opened, aim, opened, timings
 from benchmarks.mixtures.ranks import megabytes
 from benchmarks.ranks.plan import planning
 from benchmarks.scale.data import dataset, planned_from
@@ -56,38 +55,27 @@ def opening(options: argparse.Namespace) -> Iterator[Row]:
     print("selecting samples, once", flush=True)
     _opened(folder, 1)
     files = planned_from(folder)
-    for cache in ("warm", "cold"):
-        for ranks in sorted({1, options.ranks}):
-            runs = []
-            for number in range(options.rounds):
-                if cache == "cold":
-                    drop_cache(files)
-                elif not number:
-                    _opened(folder, ranks)
-                runs.append(_opened(folder, ranks))
-            yield _opening_row(runs, cache, ranks)
-
-
-def _opening_row(runs: list[Opened], cache: str, ranks: int) -> Row:
-    last = runs[-1]
-    after = last.memory["first step"]
-    grown = after.less(last.memory["imports"])
-    opens = [run.seconds["open"] for run in runs]
-    steps = [run.seconds["first step"] for run in runs]
-    return {
-        "page cache": cache,
-        "processes": ranks,
-        "open, s": str(Spread.of(opens)),
-        "first step, s": str(Spread.of(steps)),
-        "open, median": round(float(np.median(opens)), 2),
-        "first step, median": round(float(np.median(steps)), 2),
-        "RSS of a rank, peak": megabytes(last.peak_rss),
-        "USS a rank over imports": megabytes(grown.uss / ranks),
-        "PSS a rank over imports": megabytes(grown.pss / ranks),
-        "PSS a rank": megabytes(after.pss / ranks),
-        "from disk to open": megabytes(last.from_disk["open"]),
-        "from disk for the step": megabytes(last.from_disk["first step"]),
-    }
+    for cache, ranks in product(("warm", "cold"), sorted({1, options.ranks})):
+        runs = []
+        for number in range(options.rounds):
+            if cache == "cold":
+                drop_cache(files)
+            elif not number:
+                _opened(folder, ranks)
+            runs.append(_opened(folder, ranks))
+        imports, open, step = runs[-1].ended.values()
+        after, grown = step.memory, step.memory.less(imports.memory)
+        yield {
+            "page cache": cache,
+            "processes": ranks,
+            **timings(runs),
+            "RSS of a rank, peak": megabytes(runs[-1].peak_rss),
+            "USS a rank over imports": megabytes(grown.uss / ranks),
+            "PSS a rank over imports": megabytes(grown.pss / ranks),
+            "PSS a rank": megabytes(after.pss / ranks),
+            "from disk to open": megabytes(open.from_disk),
+            "from disk for the step": megabytes(step.from_disk),
+        }
 
 
 def _opened(folder: Path, ranks: int) -> Opened:
@@ -106,21 +94,16 @@ def columns(options: argparse.Namespace) -> Iterator[Row]:
         ("label_tokens", tokens.label_tokens, 1),
         ("sample_image", opened.columns.sample_image, 2),
     ):
-        walls: dict[str, list[float]] = {"cold": [], "warm": []}
-        cpu: dict[str, list[float]] = {"cold": [], "warm": []}
+        took: dict[str, list[float]] = {}
         for number in range(options.rounds):
             chosen = np.random.default_rng(number).integers(0, options.samples, BLOCK)
             drop_cache(files)
             for cache in ("cold", "warm"):
                 began, used = time.perf_counter(), time.process_time()
                 read_values(column, chosen, width)
-                walls[cache].append(time.perf_counter() - began)
-                cpu[cache].append(time.process_time() - used)
-        row: Row = {"column": name}
-        for cache in ("cold", "warm"):
-            row[f"{cache}, s"] = str(Spread.of(walls[cache]))
-            row[f"CPU {cache}, s"] = str(Spread.of(cpu[cache]))
-        yield row
+                took.setdefault(f"{cache}, s", []).append(time.perf_counter() - began)
+                took.setdefault(f"CPU {cache}, s", []).append(time.process_time() - used)
+        yield {"column": name, **{what: str(Spread.of(each)) for what, each in took.items()}}
 
 
 def planned(options: argparse.Namespace) -> Iterator[Row]:
@@ -129,15 +112,11 @@ def planned(options: argparse.Namespace) -> Iterator[Row]:
             yield {"ranks": world, **row}
 
 
-def asked(options: argparse.Namespace) -> Iterator[Row]:
-    yield from requests(options.samples, WORLDS)
-
-
 SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "open": opening,
     "columns": columns,
     "planning": planned,
-    "requests": asked,
+    "requests": lambda options: requests(options.samples, WORLDS),
 }
 
 
@@ -164,8 +143,7 @@ def main() -> None:
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections alone")
     add("--home", type=Path, default=Path("build/scale"), help="folder (default: %(default)s)")
     add("--keep", action="store_true", help="leave the dataset where it is")
-    add_json(parser)
-    options = parser.parse_args()
+    options = parse_args(parser)
     where = machine("datapipe", "torch", "numpy", cache="as in the tables")
     print(headline(where), flush=True)
     tables: dict[str, list[Row]] = {}

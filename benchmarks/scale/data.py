@@ -5,8 +5,6 @@ written whole. Shards, their indexes and all other columns have their sizes and 
 files with holes, whose checksums are those of zeros.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -36,7 +34,7 @@ from datapipe.text.encode import TextEncoder
 SHARD = 10_000  # samples
 MOST_IMAGES = 2  # of a sample, one on average
 MEMBER_BYTES = 100_000  # of a sample in a shard
-_KEY, _SOURCE = 10, 20  # bytes of them
+_INDEX_BYTES, _KEY, _SOURCE = 60, 10, 20  # bytes of a sample's row in an index, of its names
 _MADE = {"text.npy": "text_tokens.npy", "labels.npy": "label_tokens.npy"}
 
 
@@ -61,11 +59,10 @@ def planned_from(folder: Path) -> list[Path]:
 
 def _write(folder: Path, samples: int) -> None:
     shards = _shards(folder, samples)
-    part = Contribution(
-        shards=len(shards), inputs=samples, inputs_sha256="0" * 64, rejected=0, options={}
-    )
+    part = Contribution(shards=len(shards), inputs=samples, inputs_sha256="0" * 64, rejected=0)
     manifest = Manifest(shards=shards, parts=(part,))
-    columns, tokens = folder / COLUMNS, folder / token_columns.token_folder(_digest())
+    encoder = TextEncoder(text_spec())
+    columns, tokens = folder / COLUMNS, folder / token_columns.token_folder(encoder.digest)
     columns.mkdir()
     tokens.mkdir()
     write_columns(columns, samples, most_images=MOST_IMAGES)
@@ -81,7 +78,7 @@ def _write(folder: Path, samples: int) -> None:
         "version": index_columns._VERSION,
         "fingerprint": manifest.fingerprint,
         "extensions": ["jpg", "1.jpg", "txt"],
-        "index_bytes": [_index_bytes(shard.samples) for shard in shards],
+        "index_bytes": [_INDEX_BYTES * shard.samples for shard in shards],
         "checksums_crc32": _holes(columns, index_columns.DTYPES, lengths),
     }
     write_about(columns / "columns.json", about)
@@ -91,11 +88,11 @@ def _write(folder: Path, samples: int) -> None:
     lengths |= {"sample_image_at": samples + 1, "sample_label": samples + 1, "image_at": images}
     about = {
         "version": TOKENS_VERSION,
-        "digest": _digest(),
+        "digest": encoder.digest,
         "fingerprint": manifest.fingerprint,
         "samples": samples,
         "failed": 0,
-        "image_wrap": TextEncoder(text_spec()).image_wrap,
+        "image_wrap": encoder.image_wrap,
         "checksums_crc32": _holes(tokens, TOKEN_DTYPES, lengths),
     }
     compared = (token_columns.FAILURES, token_columns.SHARDS)
@@ -103,18 +100,14 @@ def _write(folder: Path, samples: int) -> None:
     write_manifest(folder, manifest)
 
 
-def _digest() -> str:
-    return TextEncoder(text_spec()).digest
-
-
 def _shards(folder: Path, samples: int) -> tuple[Shard, ...]:
     shards = []
     for number, start in enumerate(range(0, samples, SHARD)):
         count = min(SHARD, samples - start)
         name = f"shard-{number:06d}"
-        for suffix, size in (("tar", MEMBER_BYTES * count), ("parquet", _index_bytes(count))):
-            os.close(os.open(folder / f"{name}.{suffix}", os.O_CREAT | os.O_WRONLY))
-            os.truncate(folder / f"{name}.{suffix}", size)
+        for suffix, each in (("tar", MEMBER_BYTES), ("parquet", _INDEX_BYTES)):
+            (folder / f"{name}.{suffix}").touch()
+            os.truncate(folder / f"{name}.{suffix}", each * count)
         shards.append(
             Shard(
                 name=f"{name}.tar",
@@ -126,10 +119,6 @@ def _shards(folder: Path, samples: int) -> tuple[Shard, ...]:
             )
         )
     return tuple(shards)
-
-
-def _index_bytes(samples: int) -> int:
-    return 60 * samples
 
 
 def _holes(folder: Path, dtypes: Mapping[str, str], lengths: Mapping[str, int]) -> int:

@@ -1,7 +1,5 @@
 """Requests to storage by kind of shuffle: spans of shards that the ranks of a step read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

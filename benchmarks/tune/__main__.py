@@ -20,9 +20,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import Row, command, machine, parse, show, show_as, write_json
+from benchmarks.common import Row, chosen, command, machine, parse, show, show_as
 from benchmarks.data import packed, photographs
 from benchmarks.tune.loaders import known
-from benchmarks.tune.textbook import WORKERS, textbook
 from datapipe import ImageSpec, make_loader, tune_workers
 from datapipe.tune.job import tune
+from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
 from datapipe.tune.trial import Machine, Trial, TrialOptions, run_trial
@@ -44,16 +45,19 @@ from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 
 Settings = Sequence[tuple[int, int | None]]
-Choices = Sequence[tuple[str, int, int | None, float]]
+Choice = tuple[str, int, int | None, float]
+"""What a method chose: its name, workers, prefetch, and the seconds that it took."""
 
 PARTS = ("synthetic", "busy", "torch", "datapipe")
+WORKERS = (0, 2, 4, 8, 16, 32)  # of the textbooks
+_BATCHES = 10  # that they time
 _SIDE, _BATCH = 336, 32
 _SECONDS = 2.0  # of a run that the truth is measured with
 _DISTURBED = 0.1  # of the cores' time, that others take; such a run is repeated
 _TRIES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """Choice of one method, "tune_workers" or "textbook", for one loader.
 
@@ -71,40 +75,53 @@ class Answer:
     budget: float | None
 
     @classmethod
-    def pair(
+    def of(
         cls,
         loader: str,
-        choices: Choices,
+        choice: Choice,
         budget: float,
         *,
-        right: Sequence[int] | None = None,
+        right: bool | None = None,
         truth: Mapping[tuple[int, int | None], float] | None = None,
-    ) -> list[Answer]:
-        """Return the answers of both methods, judged by what is known of the truth."""
-        return [
-            cls(
-                loader=loader,
-                way=way,
-                workers=workers,
-                prefetch=ahead,
-                right=None if right is None else workers in right,
-                lost=None if truth is None else 1 - truth[workers, ahead] / max(truth.values()),
-                seconds=seconds,
-                budget=budget if way == "tune_workers" else None,
-            )
-            for way, workers, ahead, seconds in choices
-        ]
+    ) -> Answer:
+        """Return a choice, judged by the rates that are true for each setting."""
+        way, workers, ahead, seconds = choice
+        lost = None if truth is None else 1 - truth[workers, ahead] / max(truth.values())
+        given = budget if way == "tune_workers" else None
+        return cls(loader, way, workers, ahead, right, lost, seconds, given)
 
 
-def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> Choices:
-    """Tune a loader by both methods: way, workers, prefetch and seconds of each."""
+def choose(make: Callable[..., Any], workers: Sequence[int], budget: float) -> list[Choice]:
     result = tune_workers(make, num_workers=workers, budget=budget)
     print(result.reason, file=sys.stderr, flush=True)
-    chosen, seconds = textbook(make)
-    return [
-        ("tune_workers", result.num_workers, result.prefetch_factor, result.seconds),
-        ("textbook", chosen, 2 if chosen else None, seconds),
-    ]
+    return [_chosen(result), textbook(make)]
+
+
+def _chosen(result: TuneResult) -> Choice:
+    return "tune_workers", result.num_workers, result.prefetch_factor, result.seconds
+
+
+def textbook(
+    make: Callable[..., Iterable[Any]], clock: Callable[[], float] = time.perf_counter
+) -> Choice:
+    """Choose the number of workers whose first ten batches come soonest, with start.
+
+    One measurement each, with the prefetch of torch's default.
+    """
+    began = clock()
+    times = {}
+    for workers in WORKERS:
+        start = clock()
+        batches = iter(make(num_workers=workers, prefetch_factor=2 if workers else None))
+        for _ in range(_BATCHES):
+            next(batches)
+        times[workers] = clock() - start
+        for name in ("close", "_shutdown_workers"):
+            if hasattr(batches, name):
+                getattr(batches, name)()
+        del batches
+    chosen = min(times, key=lambda workers: times[workers])
+    return "textbook", chosen, 2 if chosen else None, clock() - began
 
 
 def synthetic() -> dict[str, list[Answer]]:
@@ -112,69 +129,48 @@ def synthetic() -> dict[str, list[Answer]]:
     swept, compared = [], []
     few = ((0, None), *((workers, 2) for workers in WORKERS[1:]))
     for number, case in enumerate(hundred()):
-        swept.append(_answer("tune_workers", case, *_sweep(case, SETTINGS), SETTINGS))
+        swept.append(_judge(case, _sweep(case, SETTINGS), SETTINGS))
         clock = Clock()
-        workers, seconds = textbook(_Maker(case, clock), clock)
-        compared.append(_answer("tune_workers", case, *_sweep(case, few), few))
-        chosen = workers, 2 if workers else None
-        compared.append(_answer("textbook", case, *chosen, seconds, few))
+        compared.append(_judge(case, _sweep(case, few), few))
+        compared.append(_judge(case, textbook(_maker(case, clock), clock), few))
         if (number + 1) % 20 == 0:
             print(f"{number + 1} of 100 sweeps", file=sys.stderr, flush=True)
     return {"a hundred sweeps": swept, "with the settings of the textbooks": compared}
 
 
-def _sweep(case: Case, settings: Settings) -> tuple[int, int | None, float]:
-    """Tune a case; return workers, prefetch and seconds."""
+def _sweep(case: Case, settings: Settings) -> Choice:
     clock = Clock()
     ahead = {ahead for _, ahead in settings if ahead is not None}
     tried = grid({workers for workers, _ in settings}, ahead)
     machine = Machine(clock=clock, sleep=clock.sleep, meter=clock.meter)
-    result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), machine)
-    return result.num_workers, result.prefetch_factor, result.seconds
+    return _chosen(tune(_maker(case, clock), tried, Goal(budget=case.budget), machine))
 
 
-def _answer(
-    way: str, case: Case, workers: int, ahead: int | None, seconds: float, settings: Settings
-) -> Answer:
+def _judge(case: Case, choice: Choice, settings: Settings) -> Answer:
+    _, workers, ahead, _ = choice
     truth = {setting: true_rate(case.machine, *setting) for setting in settings}
-    return Answer(
-        loader=case.machine.name,
-        way=way,
-        workers=workers,
-        prefetch=ahead,
-        right=is_right(case, workers, ahead, settings=settings),
-        lost=1 - true_rate(case.machine, workers, ahead) / max(truth.values()),
-        seconds=seconds,
-        budget=case.budget if way == "tune_workers" else None,
-    )
+    right = is_right(case, workers, ahead, settings=settings)
+    return Answer.of(case.machine.name, choice, case.budget, right=right, truth=truth)
 
 
-class _Maker:
-    """Makes the synthetic loaders of a case, each with noise of its own."""
+def _maker(case: Case, clock: Clock) -> Callable[..., Loader]:
+    """Return what makes the synthetic loaders of a case, each with noise of its own."""
+    seeds = count(1000 * case.seed)
 
-    def __init__(self, case: Case, clock: Clock) -> None:
-        self._case, self._clock, self._made = case, clock, 0
+    def make(**given: Any) -> Loader:
+        return Loader(case.machine, clock, drift=case.drift, seed=next(seeds), **given)
 
-    def __call__(self, num_workers: int, prefetch_factor: int | None) -> Loader:
-        self._made += 1
-        return Loader(
-            self._case.machine,
-            self._clock,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            drift=self._case.drift,
-            seed=1000 * self._case.seed + self._made - 1,
-        )
+    return make
 
 
 def busy(budget: float) -> list[Answer]:
     """Five real loaders while another process keeps the machine busy."""
     answers = []
     with _neighbour():
-        for entry in known(len(os.sched_getaffinity(0))):
-            print(entry.name, file=sys.stderr, flush=True)
-            choices = choose(entry.make, (0, 1, 2, 4, 8), budget)
-            answers += Answer.pair(entry.name, choices, budget, right=entry.right)
+        for name, (make, right) in known(len(os.sched_getaffinity(0))).items():
+            print(name, file=sys.stderr, flush=True)
+            for choice in choose(make, (0, 1, 2, 4, 8), budget):
+                answers.append(Answer.of(name, choice, budget, right=choice[1] in right))
     return answers
 
 
@@ -233,7 +229,7 @@ def real(name: str, samples: int, budget: float, rounds: int) -> list[Answer]:
 
     choices = choose(make, (0, 1, *WORKERS[1:]), budget)
     truth = _truth(make, {(workers, ahead) for _, workers, ahead, _ in choices}, rounds)
-    return Answer.pair(name, choices, budget, truth=truth)
+    return [Answer.of(name, choice, budget, truth=truth) for choice in choices]
 
 
 def _truth(
@@ -241,12 +237,12 @@ def _truth(
 ) -> dict[tuple[int, int | None], float]:
     """Rates of what was chosen and of its rivals, over the mean of each interleaved round."""
     pairs = sorted(chosen | {(workers, 2) for workers in (1, 2, 4, 8)})
-    settings = {pair: Setting(num_workers=pair[0], prefetch_factor=pair[1]) for pair in pairs}
     rates: dict[tuple[int, int | None], list[float]] = {pair: [] for pair in pairs}
     for number in range(rounds):
         turn = number % len(pairs)
         for pair in pairs[turn:] + pairs[:turn]:
-            trial = min(_undisturbed(make, settings[pair]), key=_others)
+            setting = Setting(num_workers=pair[0], prefetch_factor=pair[1])
+            trial = min(_undisturbed(make, setting), key=_others)
             rates[pair].append(trial.rate)
             said = f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others "
             said += f"take {_others(trial):.0%} of the cores"
@@ -280,9 +276,7 @@ def main() -> None:
     parser = command("tune", __doc__)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of a real sweep")
     options = parse(parser, samples=1024, rounds=3)
-    parts = options.only or PARTS
-    if unknown := set(parts) - set(PARTS):
-        sys.exit(f"--only {sorted(unknown)}: the parts are {', '.join(PARTS)}")
+    parts = chosen(PARTS, options.only)
     where = machine("torch", cache="warm")
     answers: dict[str, list[Answer]] = {}
     if "synthetic" in parts:
@@ -296,10 +290,9 @@ def main() -> None:
         show(part, _by_loader(made))
     rows = {part: [asdict(answer) for answer in made] for part, made in answers.items()}
     content = {"machine": where, **rows}
-    show_as("tune", content)
+    show_as("tune", content, options.json)
     if spent := [a.seconds / a.budget for made in answers.values() for a in made if a.budget]:
         print(f"at most {max(spent):.0%} of the budget was spent")
-    write_json(options.json, content)
 
 
 def _by_loader(answers: Sequence[Answer]) -> Iterator[Row]:

@@ -1,12 +1,10 @@
 """Loaders whose best number of workers is known, whatever else the machine does."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -14,14 +12,6 @@ from torch.utils.data import DataLoader, Dataset
 Make = Callable[..., Any]
 
 _FORK = multiprocessing.get_context("fork")
-
-
-class Known(NamedTuple):
-    """A loader, as `tune_workers` takes it, and the numbers of workers that are right."""
-
-    name: str
-    make: Make
-    right: tuple[int, ...]
 
 
 class _Work(Dataset[torch.Tensor]):
@@ -59,15 +49,15 @@ def _loader(**work: Any) -> Make:
     return make
 
 
-def known(cores: int) -> tuple[Known, ...]:
-    """Return five loaders, for a machine with so many cores."""
-    return (
+def known(cores: int) -> dict[str, tuple[Make, tuple[int, ...]]]:
+    """Return five loaders for a machine with so many cores, and the numbers that are right."""
+    return {
         # Every worker waits by itself, so the most that are tried are best.
-        Known("waits", _loader(wait=0.01), (8,)),
-        Known("waits, 2 at a time", _loader(wait=0.01, slots=2), (2,)),
-        Known("waits, 4 at a time", _loader(wait=0.01, slots=4), (4,)),
+        "waits": (_loader(wait=0.01), (8,)),
+        "waits, 2 at a time": (_loader(wait=0.01, slots=2), (2,)),
+        "waits, 4 at a time": (_loader(wait=0.01, slots=4), (4,)),
         # A worker hides the cost of handing over, or does not.
-        Known("waits, 1 at a time", _loader(wait=0.01, slots=1), (0, 1)),
+        "waits, 1 at a time": (_loader(wait=0.01, slots=1), (0, 1)),
         # Without a bound, more processes would get more of the cores that others use too.
-        Known(f"computes, {cores} at a time", _loader(burn=0.003, slots=cores), (cores,)),
-    )
+        f"computes, {cores} at a time": (_loader(burn=0.003, slots=cores), (cores,)),
+    }

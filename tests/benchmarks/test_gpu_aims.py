@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -128,25 +129,24 @@ def test_checks_tell_failures_from_what_is_absent():
 
 
 def test_a_decoder_that_fails_has_no_latency():
-    class Slow:
-        def decode(self, batches):
-            yield from map(len, batches)
-
-        def close(self):
-            closed.append(self)
+    @contextmanager
+    def slow():
+        yield lambda batches: map(len, batches)
+        closed.append("slow")
 
     def absent():
         raise Absent("not here")
 
-    class Broken(Slow):
-        def decode(self, batches):
+    @contextmanager
+    def broken():
+        def decode(batches):
             raise RuntimeError("no driver")
 
-    closed: list[Slow] = []
-    entries = [
-        Entry(name=name, batch=2, make=make)
-        for name, make in (("slow", Slow), ("absent", absent), ("broken", Broken))
-    ]
+        yield decode
+        closed.append("broken")
+
+    closed: list[str] = []
+    entries = [Entry(make.__name__, 2, make) for make in (slow, absent, broken)]
     found = decode.measure_latency(entries, [b"", b"", b""], torch.device("cpu"))
     assert list(found) == ["slow"]
     assert found["slow"].median >= 0

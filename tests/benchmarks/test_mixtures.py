@@ -10,10 +10,10 @@ import pytest
 import benchmarks.mixtures.__main__ as mixtures
 import datapipe
 from benchmarks import common
-from benchmarks.common import Result, Run
+from benchmarks.common import Absent, Result, Run
 from benchmarks.mixtures import beside, data, opening, ranks, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
-from benchmarks.mixtures.ranks import Failed, Memory, Peak, Rank, Ranks, Seen
+from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of
 from benchmarks.peers import mixture_plan
 from datapipe.index.dataset import open_dataset
@@ -54,7 +54,7 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths():
     dataset = open_dataset(folder)
     assert (np.diff(dataset.columns.sample_image) == images).all()
     assert (np.diff(dataset.columns.sample_member) == images + 1).all()
-    both = np.diff(open_dataset(joined(1, SAMPLES, kinds=2)).columns.sample_image)
+    both = np.diff(open_dataset(joined(SAMPLES, kinds=2)).columns.sample_image)
     for kind in (0, 1):
         assert (both[kind::2] == data.lengths(SAMPLES // 2, kind, 2)[1]).all()
     sizes = next(steps(folder)).units.sizes
@@ -113,7 +113,7 @@ def test_ranks_stop_together_after_each_phase():
         "blocks": 1,
         "world": 4,
     }
-    ranks = [Rank(f"r{n}", "mixture_plan", {**options, "rank": n}, ours=True) for n in (0, 1)]
+    ranks = [Rank(f"r{n}", "mixture_plan.run", {**options, "rank": n}, ours=True) for n in (0, 1)]
     with Ranks(ranks) as group:
         phases = []
         for phase, facts in group.phases():
@@ -124,8 +124,8 @@ def test_ranks_stop_together_after_each_phase():
 
 
 def test_a_rank_that_fails_says_why_while_others_wait():
-    ranks = [Rank(f"f{n}", "mixture_plan", {"unknown": n}, ours=True) for n in (0, 1)]
-    with Ranks(ranks) as group, pytest.raises(Failed, match=r"TypeError.*unknown"):
+    ranks = [Rank(f"f{n}", "mixture_plan.run", {"unknown": n}, ours=True) for n in (0, 1)]
+    with Ranks(ranks) as group, pytest.raises(Absent, match=r"TypeError.*unknown"):
         next(group.phases())
 
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.plan import best_fit_decreasing
 from benchmarks.ranks.__main__ import Round
 from benchmarks.ranks.measure import Timed
-from benchmarks.ranks.packs import (
-    Cost,
-    balanced,
-    best_fit,
-    draw,
-    fit,
-    imbalance,
-    round_robin,
-    steps_of,
-    terms,
-)
+from benchmarks.ranks.packs import Cost, balanced, draw, fit, imbalance, round_robin, terms
 
 CAPACITY, RANKS = 2048, 4
 COST = Cost(2e-4, 5e-8, 8e-3)
@@ -34,8 +25,7 @@ def ways():
 
 
 def test_best_fit_takes_the_fullest_pack_that_has_room():
-    packs = best_fit(np.array([5, 6, 4, 3, 2]), 10)
-    assert [pack.tolist() for pack in packs] == [[1, 2], [0, 3, 4]]
+    assert best_fit_decreasing(np.array([5, 6, 4, 3, 2]), 10) == [[1, 2], [0, 3, 4]]
 
 
 def test_every_way_fills_packs_with_different_samples(ways):
@@ -62,7 +52,7 @@ def test_balanced_packs_leave_ranks_less_to_wait_for(ways):
 
 
 def test_a_cost_is_found_again_in_the_seconds_it_gives(ways):
-    units = steps_of(ways["round-robin"], RANKS, 2, 22)
+    units = ways["round-robin"].between(2 * RANKS, 22 * RANKS)
     assert len(units) == 20 * RANKS
     found, explained = fit(units, COST.of(units))
     assert found == pytest.approx(COST)
@@ -73,7 +63,7 @@ def test_a_cost_is_found_again_in_the_seconds_it_gives(ways):
 
 def test_ways_are_compared_on_equal_work(ways):
     """Twice the cost of every sample, as in a run that drew longer ones, changes no ratio."""
-    units = steps_of(ways["round-robin"], RANKS, 0, 8)
+    units = ways["round-robin"].between(0, 8 * RANKS)
     seconds = COST.of(units).reshape(-1, RANKS)
     found = [
         Round(units, Timed(scale * seconds, scale * seconds, 0 * seconds, 0.0)).work_rate(clock)

@@ -56,12 +56,12 @@ class Ended(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of the slowest rank."""
+        """Seconds of the slowest rank."""
         return max(float(each["seconds"]) for each in self.facts)
 
     @property
     def memory(self) -> Memory:
-        """Of all ranks together."""
+        """Sum over all ranks."""
         return total(each.memory for each in self.seen)
 
 

@@ -20,7 +20,7 @@ import psutil
 from benchmarks.common import Absent
 from benchmarks.peers.process import ENVIRONMENT, Child
 
-_LOGS = Path("build/bench/logs")
+LOGS = Path("build/bench/logs")
 _PATIENCE = 600.0  # seconds for a phase
 
 
@@ -82,7 +82,7 @@ class Rank(Child):
     ) -> None:
         if not ours and not ENVIRONMENT.exists():
             raise Absent("not installed; run benchmarks/peers/install.sh")
-        super().__init__(ours=ours, log=_LOGS / f"{name}.log", environment=environment)
+        super().__init__(ours=ours, log=LOGS / f"{name}.log", environment=environment)
         self.tell({"function": function, "options": options})
 
     def hear(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixtures")
     patch = pytest.MonkeyPatch()
     patch.setattr(data, "HOME", folder / "made")
-    patch.setattr(ranks, "_LOGS", folder / "logs")
+    patch.setattr(ranks, "LOGS", folder / "logs")
     yield folder
     patch.undo()
 

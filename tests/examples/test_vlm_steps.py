@@ -129,7 +129,7 @@ def test_the_share_is_of_the_passes_that_exchange(shards, runs, monkeypatch):
         passes.append(exchanges)
         return next(noise) + (4.0 if exchanges else 3.0)
 
-    monkeypatch.setattr(exchange, "_seconds", seconds)
+    monkeypatch.setattr(exchange, "time_pass", seconds)
     fit(shards, *PACKED, "--steps", 1)
     assert exchange.exchange_share(runs[0], {}) == pytest.approx(0.25)
     assert passes == [True, False] * 6

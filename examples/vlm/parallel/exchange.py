@@ -39,16 +39,16 @@ def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:
     Passes with and without the exchange take turns, and the fastest of each count, as other work on
     the machine only adds. Parts of the exchange that computing hides are not in the share.
     """
-    _seconds(run, batch, True)  # compiles, and builds the buckets
-    _seconds(run, batch, False)
-    pairs = [(_seconds(run, batch, True), _seconds(run, batch, False)) for _ in range(rounds)]
+    time_pass(run, batch, True)  # compiles, and builds the buckets
+    time_pass(run, batch, False)
+    pairs = [(time_pass(run, batch, True), time_pass(run, batch, False)) for _ in range(rounds)]
     whole, alone = (min(times) for times in zip(*pairs, strict=True))
     times = torch.tensor([whole, min(alone, whole)], device=run.ranks.device)
     whole, alone = run.ranks.total(times).tolist()
     return float(1 - alone / whole)
 
 
-def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:
+def time_pass(run: Run, batch: Batch, exchanges: bool) -> float:
     """Time one forward and backward pass, and forget its gradients and random numbers."""
     device = run.ranks.device
     here = bring(batch, device)

@@ -49,7 +49,7 @@ OF_TIME = {"budget", "seconds", "step_time"}
 
 
 def wrong_values():
-    """Values of many types, made anew, as a call may use up or change what it is given."""
+    """New values of many types, because a call may use up or change what it is given."""
     return [
         *(None, True, 0, -1, 10**6, 10**30, -(10**30), 1.5, float("nan"), float("inf"), 1j),
         *("", "nonsense", "a\0b", "a" * 5000, "a\ud800", b"", b"auto"),

@@ -1,7 +1,7 @@
 """A process of a benchmark, which is told over its standard input what to do.
 
-The first line is a JSON object. Its `function`, as "mixture.energon", is of a module of
-`benchmarks.peers`, and is given `options`.
+The first line is a JSON object. Its `function`, such as "mixture.energon", belongs to a
+module of `benchmarks.peers`, and is given `options`.
 
 A contestant, which has a `task` and `cores`, answers with `missing` and a reason, or `ready` and
 versions; then it answers each further line with a `Run`. A rank waits for a line after every phase,

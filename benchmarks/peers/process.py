@@ -24,8 +24,8 @@ _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have t
 class Peer(NamedTuple):
     """Contestant of a race.
 
-    `function` is of a module of `benchmarks.peers` that has its `PACKAGES`. It is given a task and
-    `options`, and returns what runs a round. `note` says how to judge the figure.
+    `function` belongs to a module of `benchmarks.peers` that lists its `PACKAGES`. It is
+    given a task and `options`, and returns what runs a round. `note` says how to judge the figure.
     """
 
     name: str

@@ -46,7 +46,7 @@ from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_r
 
 Settings = Sequence[tuple[int, int | None]]
 Choice = tuple[str, int, int | None, float]
-"""What a method chose: its name, workers, prefetch, and the seconds that it took."""
+"""Choice of a method: its name, workers, prefetch, and the seconds that it took."""
 
 PARTS = ("synthetic", "busy", "torch", "datapipe")
 WORKERS = (0, 2, 4, 8, 16, 32)  # of the textbooks

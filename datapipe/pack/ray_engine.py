@@ -122,7 +122,7 @@ class RaySink:
         written = self._cluster.submit(
             write_shard,
             *(self._target or self._work, self._number, self._pieces),
-            # With a CPU of its own, a task that waits for what a lost node had hung now and then.
+            # With a CPU of its own, a run hung now and then after a node was lost.
             num_cpus=0,
             memory=_MEMORY,
             scheduling_strategy="SPREAD",

@@ -37,8 +37,8 @@ def answer(options: argparse.Namespace, ranks: Ranks) -> None:
     vocabulary = Vocabulary.of(options.tokenizer)
     if about["vocabulary"] != vocabulary.size:
         raise ValueError(
-            f"{options.checkpoint} is of a tokenizer of {about['vocabulary']:,} tokens, and this "
-            f"one has {vocabulary.size:,}; give --tokenizer as in training"
+            f"{options.checkpoint} was trained with a tokenizer of {about['vocabulary']:,} tokens, "
+            f"and this one has {vocabulary.size:,}; give --tokenizer as in training"
         )
     kernel = kernel_for(options, techniques_of(options), ranks.device)
     model = VLM(MODELS[options.model], vocabulary.size, vocabulary.image_id, kernel)

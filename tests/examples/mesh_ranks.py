@@ -73,7 +73,7 @@ def dataset_of(key: str) -> str:
 
 
 def named(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch whose samples are of several datasets, as those of a mixture are."""
+    """A batch with samples of several datasets, as a mixture has them."""
     return batch | {"dataset": [dataset_of(key) for key in batch["key"]]}
 
 

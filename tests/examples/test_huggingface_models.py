@@ -28,7 +28,7 @@ def text_of(family):
 
 
 def image_of(name):
-    """Of fewer pixels where sizes are free: images as small as these then differ in their grids."""
+    """A spec of fewer pixels where sizes are free, so that these small images differ in grids."""
     image = example.FAMILIES[name].image
     return replace(image, min_pixels=28**2) if image.resize == "native" else image
 

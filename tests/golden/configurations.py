@@ -55,7 +55,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _specs(name: str) -> dict[str, Any]:
-    """What a file of this folder lists, with specs in place of their options."""
+    """Entries of a file of this folder, with specs in place of their options."""
     found = _read(name)
     for given in found.values():
         for option, value in given.items():

@@ -1,4 +1,4 @@
-"""What is derived of a dataset goes to the cache where the dataset's folder cannot be written."""
+"""Derived files go to the cache if the folder of a dataset cannot be written."""
 
 import errno
 

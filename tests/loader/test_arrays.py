@@ -172,7 +172,7 @@ def test_images_on_the_device_are_those_of_the_shards(load, letters):
 )
 @pytest.mark.parametrize("letters", ["A", "S", "AbT", rare("ABT")])
 def test_tokens_are_those_of_the_shards(load, text, options, letters):
-    """Where they are stored, and where they are made of the texts."""
+    """Stored tokens, and tokens that are made from the texts."""
     own = {name: options[name] for name in ("overlong", "template") if name in options}
     rest = {name: value for name, value in options.items() if name not in own}
     common = {"image": CLIP, "text": text(**own)} | rest

@@ -91,7 +91,7 @@ finally:
 
 
 def run_ranks(program, *arguments):
-    """What programs print that run together; each is a rank with its own arguments."""
+    """Output of programs that run together; each is a rank with its own arguments."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", program, *map(str, each)], stdout=subprocess.PIPE, text=True
@@ -102,7 +102,7 @@ def run_ranks(program, *arguments):
 
 
 def run_group(folder, store, *options):
-    """What ranks of a process group print, by the options of each."""
+    """Output of the ranks of a process group, by the options of each."""
     given = ((folder, store, rank, repr(each)) for rank, each in enumerate(options))
     return run_ranks(IN_A_GROUP, *given)
 

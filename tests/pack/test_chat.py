@@ -35,7 +35,7 @@ def test_openai_fine_tuning_files(lines, packed_records, jpeg, options):
 
 @pytest.mark.parametrize("part", values("parts of a chat that are images"), ids=str)
 def test_image_parts_of_every_spelling(lines, raw, packed_records, jpeg, part):
-    """Base64 is of Axolotl, Anthropic and Amazon Bedrock."""
+    """Axolotl, Anthropic and Amazon Bedrock write base64."""
     part = replaced(part, "FOLDER", str(raw))
     given = replaced(part, "HELD", base64.b64encode(jpeg(0)).decode())
     kept = replaced(part, '{"bytes": "HELD"}', '"image:0"')

@@ -73,7 +73,7 @@ def ours(key):
 
 
 def moves(key):
-    """Where an epoch has what stands at each position of the one before: uniform if independent."""
+    """Positions in an epoch of the samples of the epoch before: uniform if independent."""
     earlier, later = (Permutation(SIZE, derive(7, epoch)) for epoch in (key, key + 1))
     return later.inverse(earlier(np.arange(SIZE)))
 

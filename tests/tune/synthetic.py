@@ -180,7 +180,7 @@ class _Iteration(Iterator[int]):
             pending = [start for start in self.starts if start > self.time]
             step = min([until - self.time, _LOOK, *(start - self.time for start in pending)])
             if not self.left and not pending:
-                assert math.isfinite(until), "nobody works on what is wanted"
+                assert math.isfinite(until), "no worker makes the batch that is awaited"
                 self.time = until
                 return
             speed = machine.speed(max(1, len(self.left))) * self.loader.drift(self.time)

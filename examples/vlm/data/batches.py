@@ -28,7 +28,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def bring(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return a batch with its tensors on a device, if the loader has not brought them there."""
+    """Return a batch with its tensors on a device, where the loader may have put them already."""
     return {
         name: value.to(device) if isinstance(value, Tensor) else value
         for name, value in batch.items()

@@ -147,7 +147,7 @@ def _places(ordinals: Tensor, across: Tensor, merge: int) -> tuple[Tensor, Tenso
 def own_share(
     inputs: Inputs, group: dist.ProcessGroup, *, image_id: int, merged: int, kernel: str | Table
 ) -> Inputs:
-    """Return this rank's neighbouring tokens of a row, and the images that some of them are of.
+    """Return this rank's neighbouring tokens of a row, and the images that they show.
 
     That is context parallelism. The row is the same on every rank of the group; `merged` patches
     are a token of an image. Waits for the device, because the host must know the number of patches.

@@ -20,7 +20,7 @@ CHUNK = 2**22  # logits in memory at a time, about: 16 MB of float32
 class VisionEncoder(nn.Module):
     """A ViT over images of any size in one row; positions turn with row and column.
 
-    Images of fixed size are the case in which all segments are of one length.
+    Images of fixed size are the case in which all segments have one length.
     """
 
     def __init__(self, config: VisionConfig) -> None:

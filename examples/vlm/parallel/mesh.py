@@ -56,7 +56,7 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             ("--context without --pack", context > 1 and options.pack is None, remedy),
             ("--compile", options.compile, remedy),
             ("--on-error skip", options.on_error == "skip", remedy),
-            # These two know no DTensors. The others are of DDP, which takes none.
+            # LoRA and 8-bit states know no DTensors. The others belong to DDP, which takes none.
             ("--lora", tensor > 1 and options.lora, remedy),
             ("--optimizer 8bit", tensor > 1 and options.optimizer == "8bit", remedy),
             ("--hook", tensor > 1 and options.hook, remedy),

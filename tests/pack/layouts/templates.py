@@ -15,7 +15,7 @@ _PLACE = re.compile(r"\{(\d*n[%+\d]*)(?::(\w+))?\}")
 
 
 class Tagged(NamedTuple):
-    """What a text cannot say; `stated.py` lists the tags."""
+    """A value that a text cannot express; `stated.py` lists the tags."""
 
     tag: str
     value: Any

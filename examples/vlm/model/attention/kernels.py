@@ -203,8 +203,8 @@ def attend(
 ) -> Tensor:
     """Attention of every token to those of its segment, by one of `KERNELS`: `[T, heads, D]`.
 
-    `prepare` made the segments for this kernel. With a `group`, queries, keys and values are of
-    this rank's tokens alone. `dropout` is not 0 only for kernels of `WITH_DROPOUT`.
+    `prepare` made the segments for this kernel. With a `group`, queries, keys and values
+    belong to this rank's tokens alone. `dropout` is not 0 only for kernels of `WITH_DROPOUT`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:

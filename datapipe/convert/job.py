@@ -281,7 +281,6 @@ class _Conversion:
                 None if self.spec is None else cluster,
                 partial(image_writer, (work / IMAGES).absolute()),
                 partial(ThreadPool, files.put, count, name="datapipe-write"),
-                num_cpus=0,  # as tasks of packing that write
             )
             opened.callback(writers.close)
             progress = opened.enter_context(Progress("converting", unit="sample", total=edges[-1]))

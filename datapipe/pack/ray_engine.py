@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +35,15 @@ from datapipe.progress import readable_size
 from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.ray_cluster import RayCluster, node_name
 
+PATIENCE = 10.0
+"""Seconds that a writing task waits for one part before it gives its CPU back.
+
+A task that waits in `ray.get` for a part keeps its CPU (Ray 2.60). If a lost node had the part,
+the task that makes it again may never get one.
+"""
+
 _MEMORY = 256 << 20  # bytes that a writing task asks for
-_AHEAD = 8  # parts that are fetched before a writing task needs them
+_BATCH = 4  # parts that a writing task gets at once, while Ray fetches as many for it
 _STORE_SHARE = 0.5  # of the object stores, that shards may fill which wait to be written
 
 
@@ -119,16 +127,9 @@ class RaySink:
         room = _STORE_SHARE * self._cluster.memory
         while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
             self._place()
-        written = self._cluster.submit(
-            write_shard,
-            *(self._target or self._work, self._number, self._pieces),
-            # With a CPU of its own, a run hung now and then after a node was lost.
-            num_cpus=0,
-            memory=_MEMORY,
-            scheduling_strategy="SPREAD",
-        )
+        written = self._begin(self._number, self._pieces, PATIENCE)
         # The pieces stay, so that Ray can make again what a lost node had.
-        self._pending.append(_Pending(written, checkpoint, self.bytes, self._pieces))
+        self._pending.append(_Pending(written, checkpoint, self.bytes, self._number, self._pieces))
         self._number += 1
         self._pieces = []
         self.samples = self.bytes = 0
@@ -141,18 +142,31 @@ class RaySink:
         """Forget what is being written; nothing puts it in place."""
         self._pending.clear()
 
+    def _begin(self, number: int, pieces: list[Piece], patience: float | None) -> Any:
+        """Begin to write a shard; a task that waits as long as it takes has no CPU to keep."""
+        return self._cluster.submit(
+            write_shard,
+            *(self._target or self._work, number, pieces, patience),
+            memory=_MEMORY,
+            scheduling_strategy="SPREAD",
+            **({"num_cpus": 0} if patience is None else {}),
+        )
+
     def _place(self) -> None:
         """Wait for the first shard that is being written, and put it in place."""
         pending = self._pending[0]
         out = self._target or self._journal.out
-        written: WrittenShard
         try:
-            written, table = self._cluster.result(pending.written)
+            result = self._cluster.result(pending.written)
+            if result is None:
+                result = self._cluster.result(self._begin(pending.number, pending.pieces, None))
         except WorkerError as error:
             raise PackError(
                 f"{out}: a shard could not be written: {error}; run the same command again, "
                 "finished shards are kept"
             ) from error
+        written: WrittenShard
+        written, table = result
         del self._pending[0]
         if self._target is None:
             place_attempt(written, self._journal.out)
@@ -168,17 +182,29 @@ class _Pending(NamedTuple):
     written: Any  # reference to what `write_shard` returns
     checkpoint: Checkpoint
     bytes: int
+    number: int
     pieces: list[Piece]
 
 
 def write_shard(
-    target: Path | RemoteTarget, number: int, pieces: Sequence[Piece]
-) -> tuple[WrittenShard, bytes]:
+    target: Path | RemoteTarget, number: int, pieces: Sequence[Piece], patience: float | None
+) -> tuple[WrittenShard, bytes] | None:
     """Write a shard of stretches of parts, below the working folder or at a URL. A task.
 
-    Of a shard at a URL, the driver needs the bytes of the index too.
+    Of a shard at a URL, the driver needs the bytes of the index too. None if a part did not come
+    within `patience` seconds.
     """
-    fill = partial(_fill, pieces)
+    from ray.exceptions import GetTimeoutError
+
+    try:
+        return _write(target, number, partial(_fill, pieces, patience))
+    except GetTimeoutError:
+        return None
+
+
+def _write(
+    target: Path | RemoteTarget, number: int, fill: Callable[[ShardWriter], None]
+) -> tuple[WrittenShard, bytes]:
     if isinstance(target, Path):
         return attempt_shard(target, number, fill, node_name()), b""
     with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
@@ -189,18 +215,19 @@ def write_shard(
         return written, (folder / shard.index).read_bytes()
 
 
-def _fill(pieces: Sequence[Piece], writer: ShardWriter) -> None:
+def _fill(pieces: Sequence[Piece], patience: float | None, writer: ShardWriter) -> None:
     import ray
 
-    for place, (data, start, stop, origin) in enumerate(pieces):
-        coming = [piece.data.reference for piece in pieces[place + 1 : place + 1 + _AHEAD]]
+    batches = [pieces[first : first + _BATCH] for first in range(0, len(pieces), _BATCH)]
+    for batch, coming in zip_longest(batches, batches[1:], fillvalue=()):
         if coming:
-            ray.wait(list(dict.fromkeys(coming)), timeout=0)
-        content, rows = ray.get(data.reference)
-        view = memoryview(content)
-        if len(view) != data.size:
-            raise PackError(
-                f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
-                f"and when it was made again {len(view):,}; run the same command again"
-            )
-        writer.write(view[data.start : data.stop], rows, start, stop, origin)
+            ray.wait([*{piece.data.reference for piece in coming}], timeout=0)
+        parts = ray.get([piece.data.reference for piece in batch], timeout=patience)
+        for (data, start, stop, origin), (content, rows) in zip(batch, parts, strict=True):
+            view = memoryview(content)
+            if len(view) != data.size:
+                raise PackError(
+                    f"raw data was changed while it was packed: a part had {data.size:,} bytes, "
+                    f"and when it was made again {len(view):,}; run the same command again"
+                )
+            writer.write(view[data.start : data.stop], rows, start, stop, origin)

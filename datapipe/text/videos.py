@@ -136,6 +136,8 @@ def read_videos(record: Any, images: int | None = None, most: int | None = None)
     if value is None:
         return []
     with suppress(TypeError, ValueError, LookupError):
+        if not isinstance(value, list):
+            raise TypeError
         found = [_read(entry) for entry in value]
         if most is not None:
             found = _limited(found, most)

@@ -21,7 +21,8 @@ from datapipe.index.images.formats import PACKED
 from datapipe.index.images.orientation import (
     PNG_KEYWORDS,
     XMP_IN_JPEG,
-    orientation_of,
+    orientation,
+    orientation_of_info,
     orientation_of_png,
 )
 
@@ -181,15 +182,15 @@ def _probe_jpeg(data: bytes | memoryview, *, complete: bool) -> ImageInfo:
 
 def _turned(data: bytes | memoryview, segments: Iterable[tuple[int, int]]) -> int:
     """Return the orientation that the APP1 segments of a JPEG amount to."""
-    info: dict[str, bytes] = {}
+    exif: bytes | None = None
+    xmp = None
     for start, end in segments:
         if data[start : start + 6] == b"Exif\0\0":
             # Several segments are one block to Pillow.
-            begun = info.get("exif")
-            info["exif"] = begun + data[start + 6 : end] if begun else bytes(data[start:end])
+            exif = bytes(data[start:end]) if exif is None else exif + data[start + 6 : end]
         elif data[start : start + len(XMP_IN_JPEG)] == XMP_IN_JPEG:
-            info["xmp"] = bytes(data[start + len(XMP_IN_JPEG) : end])
-    return orientation_of(info) if info else 1
+            xmp = data[start + len(XMP_IN_JPEG) : end]
+    return 1 if exif is None and xmp is None else orientation(exif, xmp)
 
 
 def _probe_png(data: bytes | memoryview) -> ImageInfo:
@@ -199,8 +200,12 @@ def _probe_png(data: bytes | memoryview) -> ImageInfo:
     if not width or not height:
         raise DecodeError(f"PNG header gives {width}x{height} pixels")
     chunks = _png_metadata(data)
-    turned = orientation_of_png(data, chunks) if chunks else 1
-    return ImageInfo("png", width, height, turned)
+    if not chunks:
+        return ImageInfo("png", width, height)
+    if any(kind != b"eXIf" for kind, _, _ in chunks):
+        return ImageInfo("png", width, height, orientation_of_png(data, chunks))
+    _, start, length = chunks[-1]
+    return ImageInfo("png", width, height, orientation(b"Exif\0\0" + data[start : start + length]))
 
 
 def _png_metadata(data: bytes | memoryview) -> list[tuple[bytes, int, int]]:
@@ -240,7 +245,7 @@ def _probe_other(data: bytes | memoryview) -> ImageInfo:
     try:
         with Image.open(io.BytesIO(data), formats=OPENED) as image:
             width, height = image.size
-            turned = orientation_of(image.info)
+            turned = orientation_of_info(image.info)
             if image.format == "TIFF":
                 # Pillow turns a TIFF while it loads it. Before that it has swapped the sides for
                 # the TIFF's own tag, for that of XMP it has not.

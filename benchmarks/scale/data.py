@@ -24,7 +24,7 @@ from datapipe.index.files import block_checksums
 from datapipe.index.files.block_checksums import BLOCK, SUMS
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.derived import write_about
-from datapipe.index.files.npy import HEADER, NpyFile, header, map_plain
+from datapipe.index.files.npy import HEADER, NpyFile, header, map_npy
 from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, write_manifest
 from datapipe.index.tokens import columns as token_columns
 from datapipe.index.tokens.parts import DTYPES as TOKEN_DTYPES
@@ -139,4 +139,4 @@ def _holes(folder: Path, dtypes: Mapping[str, str], lengths: Mapping[str, int]) 
         found[0] = crc32(first + bytes(min(size, BLOCK) - HEADER))
         sums.append(found)
     sums.close()
-    return crc32(map_plain(folder / SUMS, "<u4").data)
+    return crc32(map_npy(folder / SUMS, "<u4").data)

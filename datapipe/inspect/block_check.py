@@ -12,7 +12,7 @@ import numpy as np
 from datapipe.index.columns import COLUMNS, DTYPES, Columns, columns_in
 from datapipe.index.files.block_checksums import BLOCK, SUMS, sums_of
 from datapipe.index.files.crc32 import crc32, prefix_sums
-from datapipe.index.files.npy import map_plain
+from datapipe.index.files.npy import map_npy
 from datapipe.index.files.sealed_json import unseal
 from datapipe.index.manifest import Manifest
 from datapipe.index.tokens import columns as tokens
@@ -28,7 +28,7 @@ def check_blocks(folder: Path, names: Iterable[str], sums: int, prefix: str) -> 
     `prefix` is put before the names of the files.
     """
     try:
-        expected: Any = map_plain(folder / SUMS, "<u4")
+        expected: Any = map_npy(folder / SUMS, "<u4")
     except (OSError, ValueError):
         yield Finding(file=prefix + SUMS, problem="is missing or damaged")
         return

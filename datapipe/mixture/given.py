@@ -31,25 +31,21 @@ def mixture_of(
     """
     if isinstance(given, Mixture | Mapping):
         return Mixture.of(given)
-    if isinstance(given, str | PathLike):
-        return _at_path(os.fspath(given))
-    paths = [os.fspath(each) for each in given]
-    if not paths:
+    paths = [given] if isinstance(given, str | PathLike) else given
+    names = [os.fspath(each) for each in paths]
+    if not names:
         raise PlanError("path []: give at least one dataset")
-    if all(name.endswith(".tar") and "://" not in name for name in paths):
-        return Mixture.of_dataset("::".join(paths))
-    if len(paths) == 1:
-        return _at_path(paths[0])
-    again = next((name for name, count in Counter(paths).items() if count > 1), None)
-    if again is not None:
-        raise PlanError(
-            f"path names {shorten(again)} twice; name each dataset once, or give a mixture such as "
-            f"{{{again!r}: '2x'}} to draw its samples more often"
-        )
-    return Mixture.of({"datasets": paths})
-
-
-def _at_path(path: str) -> Mixture:
+    if all(name.endswith(".tar") and "://" not in name for name in names):
+        return Mixture.of_dataset("::".join(names))
+    if len(names) > 1:
+        again = next((name for name, count in Counter(names).items() if count > 1), None)
+        if again is not None:
+            raise PlanError(
+                f"path names {shorten(again)} twice; name each dataset once, or give a mixture "
+                f"such as {{{again!r}: '2x'}} to draw its samples more often"
+            )
+        return Mixture.of({"datasets": names})
+    path = names[0]
     if not path.endswith(FILES) or Path(path).is_dir():
         return Mixture.of_dataset(path)
     if "://" in path:

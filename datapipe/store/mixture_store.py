@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from datapipe.array_types import Int64
+from datapipe.index.mixture_columns import split_by_part
 from datapipe.index.rows import Member
 from datapipe.store.protocol import Fetch, Store
 
@@ -42,17 +43,15 @@ class MixtureStore(Store):
     def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
         if not any(self._is_remote):
             return None
-        by_part: dict[int, list[int]] = {}
         shards = np.array([shard for shard, _ in samples], np.int64)
-        parts = np.searchsorted(self._edges, shards, side="right") - 1
-        own: list[int] = (shards - self._edges[parts]).tolist()
-        for number, part in enumerate(parts.tolist()):
-            if self._is_remote[part]:
-                by_part.setdefault(part, []).append(number)
         fetches: dict[int, tuple[Fetch, int]] = {}  # by sample, with its number in the fetch
         size = 0
-        for part, numbers in by_part.items():
-            fetch = self.part(part).begin([(own[n], samples[n][1]) for n in numbers])
+        for part, chosen, own in split_by_part(self._edges, shards):
+            if not self._is_remote[part]:
+                continue
+            numbers = np.arange(len(shards))[chosen].tolist()
+            members = [samples[number][1] for number in numbers]
+            fetch = self.part(part).begin(list(zip(own.tolist(), members, strict=True)))
             if fetch is not None:
                 size += fetch.bytes
                 fetches |= {number: (fetch, at) for at, number in enumerate(numbers)}

@@ -142,14 +142,11 @@ class _FieldColumn:
     def __call__(self, span: slice) -> pa.Array:
         """Return the values of samples, null where there is none: one of `TYPES`, [n]."""
         edges = self._dataset.columns.shard_sample
-        pieces = [pa.array([], self._type)]
         first = int(np.searchsorted(edges, span.start, side="right")) - 1
-        for shard in range(first, int(np.searchsorted(edges, span.stop, side="left"))):
-            start = int(edges[shard])
-            begin, end = max(span.start - start, 0), min(span.stop, int(edges[shard + 1])) - start
-            if end > begin:
-                pieces.append(self._of_shard(shard).slice(begin, end - begin))
-        return pa.concat_arrays(pieces)
+        last = int(np.searchsorted(edges, span.stop, side="left"))
+        values = pa.chunked_array(map(self._of_shard, range(first, last)), self._type)
+        start = span.start - int(edges[first])
+        return values.slice(start, span.stop - span.start).combine_chunks()
 
     def _read(self, number: int) -> pa.Array:
         dataset, shard = self._dataset, self._dataset.manifest.shards[number]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 from datapipe.errors import StoreError
@@ -24,12 +23,10 @@ class ShardStore(Store):
         self._folder = folder
         self._names = names
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most_open = _MOST_OPEN
+        most = _MOST_OPEN
         if limit != resource.RLIM_INFINITY:
-            self._most_open = min(_MOST_OPEN, max(1, limit // 8))
-        self._lock = threading.Lock()
-        # Shard number -> [descriptor, readers using it now], least recently used first.
-        self._open: OrderedDict[int, list[int]] = OrderedDict()
+            most = min(_MOST_OPEN, max(1, limit // 8))
+        self._opened = lru_cache(most)(partial(_open_shard, folder, names))
 
     def __reduce__(self) -> tuple[object, ...]:
         return ShardStore, (self._folder, self._names)
@@ -45,66 +42,17 @@ class ShardStore(Store):
         for member in members:
             start, stop = min(start, member.offset), max(stop, member.offset + member.size)
             needed += member.size
-        entry = self._take(shard)
-        try:
-            descriptor = entry[0]
-            if stop - start <= needed:
-                joined = memoryview(self._pread(descriptor, shard, start, stop - start))
-                return [joined[m.offset - start : m.offset - start + m.size] for m in members]
-            return [memoryview(self._pread(descriptor, shard, m.offset, m.size)) for m in members]
-        finally:
-            with self._lock:
-                entry[1] -= 1
+        file = self._opened(shard)
+        if stop - start <= needed:
+            joined = memoryview(self._pread(file, shard, start, stop - start))
+            return [joined[m.offset - start : m.offset - start + m.size] for m in members]
+        return [memoryview(self._pread(file, shard, m.offset, m.size)) for m in members]
 
     def close(self) -> None:
-        # Called by the last worker of an iterator. It does not wait: while a worker of a newer
-        # iterator looks a file up, that iterator's own end closes the files.
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            for shard in [number for number, entry in self._open.items() if not entry[1]]:
-                os.close(self._open.pop(shard)[0])
-        finally:
-            self._lock.release()
+        self._opened.cache_clear()
 
-    def _take(self, shard: int) -> list[int]:
-        """Return the entry of an open shard with its count of readers raised by one."""
-        with self._lock:
-            entry = self._open.get(shard)
-            if entry is not None:
-                self._open.move_to_end(shard)
-                entry[1] += 1
-                return entry
-        # Without the lock: to open a file may take long, and others have theirs open.
-        descriptor = self._open_shard(shard)
-        with self._lock:
-            entry = self._open.setdefault(shard, [descriptor, 0])
-            entry[1] += 1
-            if entry[0] != descriptor:  # another worker was faster
-                os.close(descriptor)
-            self._evict()
-        return entry
-
-    def _evict(self) -> None:
-        if len(self._open) <= self._most_open:
-            return
-        for shard, (descriptor, readers) in self._open.items():
-            if not readers:
-                os.close(descriptor)
-                del self._open[shard]
-                return
-
-    def _open_shard(self, shard: int) -> int:
-        path = self._folder / self._names[shard]
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(
-                f"{path} cannot be opened: {error.strerror}; it was there when the dataset was "
-                "opened"
-            ) from error
-
-    def _pread(self, descriptor: int, shard: int, offset: int, size: int) -> bytes:
+    def _pread(self, file: _OpenFile, shard: int, offset: int, size: int) -> bytes:
+        descriptor = file.descriptor
         try:
             data = os.pread(descriptor, size, offset)
             while len(data) < size:  # one read brings at most 2 GiB
@@ -123,3 +71,23 @@ class ShardStore(Store):
                 "cut off after it was indexed: restore it, or pack it again"
             )
         return data
+
+
+class _OpenFile:
+    """A file that is closed when the cache and the last reader have dropped it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _open_shard(folder: Path, names: Sequence[str], shard: int) -> _OpenFile:
+    path = folder / names[shard]
+    try:
+        return _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be opened: {error.strerror}; it was there when the dataset was opened"
+        ) from error

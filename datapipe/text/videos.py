@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,17 +135,15 @@ def read_videos(record: Any, images: int | None = None, most: int | None = None)
     value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
     if value is None:
         return []
-    videos = [_read(entry) for entry in value] if isinstance(value, list) else [None]
-    found = [video for video in videos if video is not None]
-    if most is not None:
-        found = _limited(found, most)
-    end = 0
-    for video in found:
-        if video.first < end:
-            break
-        end = video.first + len(video.times)
-    else:
-        if len(found) == len(videos) and (images is None or end <= images):
+    with suppress(TypeError, ValueError, LookupError):
+        if not isinstance(value, list):
+            raise TypeError
+        found = [_read(entry) for entry in value]
+        if most is not None:
+            found = _limited(found, most)
+        ends = [0, *(video.first + len(video.times) for video in found)]
+        is_apart = all(video.first >= end for video, end in zip(found, ends, strict=False))
+        if is_apart and (images is None or ends[-1] <= images):
             return found
     raise DecodeError(
         f"its `{VIDEO_FIELD}` is not a list of name, first, times, duration and fps, one a video, "
@@ -164,17 +163,11 @@ def _limited(videos: Sequence[Video], most: int) -> list[Video]:
     return limited
 
 
-def _read(entry: Any) -> Video | None:
-    if not isinstance(entry, Mapping) or not set(Video._fields) <= set(entry):
-        return None
+def _read(entry: Any) -> Video:
+    """Return a video; TypeError, ValueError or LookupError for what `write_videos` never makes."""
     first, times = entry["first"], entry["times"]
-    if not isinstance(first, int) or first < 0 or not isinstance(times, list) or not times:
-        return None
-    try:
-        seconds = tuple(map(float, times))
-        video = Video(
-            str(entry["name"]), first, seconds, float(entry["duration"]), float(entry["fps"])
-        )
-    except (TypeError, ValueError):
-        return None
-    return video if list(seconds) == sorted(seconds) and seconds[0] >= 0 else None
+    seconds = tuple(map(float, times))
+    is_made = isinstance(first, int) and isinstance(times, list) and first >= 0
+    if not is_made or not seconds or not seconds[0] >= 0 or list(seconds) != sorted(seconds):
+        raise ValueError
+    return Video(str(entry["name"]), first, seconds, float(entry["duration"]), float(entry["fps"]))

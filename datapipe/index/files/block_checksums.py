@@ -24,7 +24,7 @@ import numpy.typing as npt
 from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32, prefix_sums
-from datapipe.index.files.npy import HEADER, NpyFile, map_plain
+from datapipe.index.files.npy import HEADER, NpyFile, map_npy
 from datapipe.index.files.random_read import read_at
 
 SUMS = "checksums.npy"
@@ -50,7 +50,7 @@ def write_sums(folder: Path, names: Iterable[str]) -> int:
         for name in names:
             for sums in sums_of(folder / name):
                 file.append(sums)
-    return crc32(map_plain(folder / SUMS, "<u4").data)
+    return crc32(map_npy(folder / SUMS, "<u4").data)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class CheckedFiles:
         self._folder, self._dtypes, self._remedy = folder, dtypes, remedy
         try:
             sizes = {name: os.stat(os.path.join(folder, name)).st_size for name in dtypes}
-            whole: UInt32 = map_plain(folder / SUMS, "<u4")
+            whole: UInt32 = map_npy(folder / SUMS, "<u4")
         except OSError as error:
             raise IndexMismatch(f"{folder}: {error}; {remedy}") from error
         except ValueError as error:
@@ -247,7 +247,7 @@ class CheckedColumn:
 def _map(path: Path, kind: Kind, remedy: str) -> npt.NDArray[Any]:
     dtype, row = (kind, ()) if isinstance(kind, str) else kind
     try:
-        values: npt.NDArray[Any] = map_plain(path, dtype, row)
+        values: npt.NDArray[Any] = map_npy(path, dtype, row)
     except (OSError, ValueError) as error:
         raise damaged(path, remedy) from error
     return values

@@ -101,12 +101,19 @@ def npy_files(
         yield files
 
 
-def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
+def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
     """Map a file that `NpyFile` wrote, as an array that other processes can map again.
 
-    Raises ValueError if it holds something else, and OSError if it cannot be read.
+    Raises IndexMismatch if it holds something else, and OSError if it cannot be read.
     """
-    length = _length(path, dtype, row)
+    size = os.stat(path).st_size - HEADER
+    length, rest = divmod(size, np.dtype(dtype).itemsize * math.prod(row))
+    with path.open("rb") as file:
+        if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
+            raise IndexMismatch(
+                f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
+                "written here; restore it, or convert the shards again into a new folder"
+            )
     if not length:
         return np.zeros((0, *row), dtype)
     return map_values(path, dtype, HEADER, (length, *row))
@@ -160,25 +167,3 @@ def map_file(path: str | os.PathLike[str]) -> UInt8:
     """
     with pa.memory_map(os.fspath(path)) as file:
         return np.frombuffer(file.read_buffer(), np.uint8)
-
-
-def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
-    """Map a file that `NpyFile` wrote, for reading; IndexMismatch if it holds something else."""
-    try:
-        length = _length(path, dtype, row)
-    except ValueError:
-        raise IndexMismatch(
-            f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
-            "written here; restore it, or convert the shards again into a new folder"
-        ) from None
-    return map_file(path)[HEADER:].view(dtype).reshape(length, *row)
-
-
-def _length(path: Path, dtype: str, row: tuple[int, ...]) -> int:
-    """Return how many rows a file has; raise ValueError if its header says something else."""
-    size = os.stat(path).st_size - HEADER
-    length, rest = divmod(size, np.dtype(dtype).itemsize * math.prod(row))
-    with path.open("rb") as file:
-        if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
-            raise ValueError(f"{path} is not the array that was written")
-    return length

@@ -10,7 +10,6 @@ means is in `orientation.py`.
 from __future__ import annotations
 
 import io
-import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,8 +56,7 @@ OPENED = tuple(name for name in FORMATS if name in Image.OPEN)
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCALABLE = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended sequential, progressive
 _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
-_APP1, _SCAN = 0xE1, 0xDA
-_SCAN_OR_APP1 = re.compile(rb"\xff[\xda\xe1]")
+_APP1, _SCAN, _END = 0xE1, 0xDA, 0xD9
 _PNG_TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 _MISTAKEN = (
     ((b"<!doctype html", b"<html"), "it is an HTML page"),
@@ -147,40 +145,39 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
 
 
 def _probe_jpeg(data: bytes | memoryview, *, complete: bool) -> ImageInfo:
-    position = 2
+    position, frame = 2, 0
     segments: list[tuple[int, int]] = []  # that may hold metadata
-    while True:
-        if data[position] != 0xFF:
-            # Stray bytes between segments: libjpeg passes over them with a warning.
-            data = bytes(data)  # a view has no `find`; bytes stay what they are
-            if (position := data.find(b"\xff", position)) < 0:
-                raise IndexError
-            continue
-        marker = data[position + 1]
-        if marker == 0xFF:  # fill byte
-            position += 1
-            continue
-        if marker in _STANDALONE:
-            position += 2
-            continue
-        if marker in _SOF:
-            break
-        if marker in (0xD9, _SCAN):
-            raise DecodeError("JPEG has no frame header")
-        (length,) = struct.unpack_from(">H", data, position + 2)
-        if length < 2:
-            raise DecodeError(f"JPEG segment of length {length} at byte {position}")
-        if marker == _APP1:
-            segments.append((position + 4, position + 2 + length))
-        position += 2 + length
-    height, width = struct.unpack_from(">HH", data, position + 5)
+    try:
+        while (marker := data[position + 1]) not in (_END, _SCAN) or data[position] != 0xFF:
+            if data[position] != 0xFF:
+                # Stray bytes between segments: libjpeg passes over them with a warning.
+                data = bytes(data)  # a view has no `find`; bytes stay what they are
+                if (position := data.find(b"\xff", position)) < 0:
+                    raise IndexError
+            elif marker == 0xFF:  # fill byte
+                position += 1
+            elif marker in _STANDALONE:
+                position += 2
+            else:
+                (length,) = struct.unpack_from(">H", data, position + 2)
+                if length < 2 and not frame:
+                    raise DecodeError(f"JPEG segment of length {length} at byte {position}")
+                if marker in _SOF and not frame:
+                    frame = position
+                if marker == _APP1:
+                    segments.append((position + 4, position + 2 + length))
+                position += 2 + length
+    except (IndexError, struct.error):
+        if not (frame and complete):
+            raise
+    if not frame:
+        raise DecodeError("JPEG has no frame header")
+    height, width = struct.unpack_from(">HH", data, frame + 5)
     if not width or not height:
         raise DecodeError(f"JPEG header gives {width}x{height} pixels")
-    scalable = marker in _SCALABLE and data[position + 4] == 8
-    components = data[position + 9]
-    segments += _behind_frame(data, position, complete=complete)
+    scalable = data[frame + 1] in _SCALABLE and data[frame + 4] == 8
     turned = _turned(data, segments) if segments else 1
-    return ImageInfo("jpg", width, height, turned, components, scalable)
+    return ImageInfo("jpg", width, height, turned, data[frame + 9], scalable)
 
 
 def _turned(data: bytes | memoryview, segments: Iterable[tuple[int, int]]) -> int:
@@ -194,26 +191,6 @@ def _turned(data: bytes | memoryview, segments: Iterable[tuple[int, int]]) -> in
         elif data[start : start + len(XMP_IN_JPEG)] == XMP_IN_JPEG:
             xmp = data[start + len(XMP_IN_JPEG) : end]
     return 1 if exif is None and xmp is None else orientation(exif, xmp)
-
-
-def _behind_frame(
-    data: bytes | memoryview, position: int, *, complete: bool
-) -> list[tuple[int, int]]:
-    """Return the ranges of APP1 segments between frame header and first scan, or `NeedMoreData`."""
-    segments: list[tuple[int, int]] = []
-    found = _SCAN_OR_APP1.search(data, position)
-    if found and data[found.end() - 1] == _SCAN:
-        return segments
-    try:
-        while (marker := data[position + 1]) not in (0xD9, _SCAN) and data[position] == 0xFF:
-            (length,) = struct.unpack_from(">H", data, position + 2)
-            if marker == _APP1 and position + 2 + length <= len(data):
-                segments.append((position + 4, position + 2 + length))
-            position += 2 + length
-    except (IndexError, struct.error):
-        if not complete:
-            raise NeedMoreData from None
-    return segments
 
 
 def _probe_png(data: bytes | memoryview) -> ImageInfo:

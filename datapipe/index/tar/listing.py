@@ -188,24 +188,10 @@ def refuse_urls(names: list[str]) -> None:
         )
     raise IndexMismatch(
         f"{url}: tars behind a URL are read only if their index is beside them; "
-        "pack them (`datapipe pack` takes URLs), or "
-        f"download the {len(names):,} tars ({download_command(url)}) and give the files, or run "
-        "`datapipe index` where they are files, copy dataset.json and the index files to the URL "
-        "and give make_loader the URL of the folder"
+        f"pack them (`datapipe pack` takes URLs), or download the {len(names):,} tars and give the "
+        "files, or run `datapipe index` where they are files, copy dataset.json and the index "
+        "files to the URL and give make_loader the URL of the folder"
     )
-
-
-def download_command(url: str) -> str:
-    """Return a command that fetches the files in the folder of a URL, or the file of one."""
-    parent = url.rpartition("/")[0]
-    protocol = url.partition("://")[0].lower()
-    if protocol == "s3":
-        return f"`aws s3 cp --recursive {shlex.quote(parent)} data/`"
-    if protocol in ("gs", "gcs"):
-        return f"`gcloud storage cp -r {shlex.quote(parent)} data/`"
-    if protocol == "hf":
-        return "`hf download --repo-type dataset OWNER/NAME --local-dir data/`"
-    return f"`wget -P data/ {shlex.quote(url)}`, each"
 
 
 def _refuse_compressed(said: str, paths: list[Path]) -> None:

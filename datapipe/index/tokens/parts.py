@@ -67,13 +67,6 @@ class TokenPart:
     def __len__(self) -> int:
         return len(self.text_tokens)
 
-    @property
-    def is_whole(self) -> bool:
-        """True if the lengths of the arrays fit each other."""
-        samples = {len(self), len(self.label_tokens), len(self.places), len(self.spans)}
-        labels = {int(self.spans.sum()), len(self.label_start), len(self.label_stop)}
-        return len(samples) == len(labels) == 1 and int(self.places.sum()) == len(self.image_at)
-
 
 def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
     """Return parts that follow each other as one."""
@@ -107,22 +100,18 @@ class PartFiles:
         """
         if (body := read_summed(self._path(shard))) is None:
             return None
-        try:
-            with np.load(io.BytesIO(body), allow_pickle=False) as file:
-                about = json.loads(file[_ABOUT].tobytes())
-                arrays = {name: np.asarray(file[name], dt) for name, dt in _ARRAYS.items()}
+        with np.load(io.BytesIO(body), allow_pickle=False) as file:
+            about = json.loads(file[_ABOUT].tobytes())
             if (about["version"], about["digest"]) != (VERSION, self.digest):
                 return None
-            failures = tuple(TextFailure(*failure) for failure in about["failures"])
-            part = TokenPart(**arrays, failures=failures)
-        except (ValueError, LookupError, TypeError):  # of another version
-            return None
-        return part if len(part) == shard.samples and part.is_whole else None
+            arrays = {name: file[name] for name in _ARRAYS}
+        failures = tuple(TextFailure(*failure) for failure in about["failures"])
+        part = TokenPart(**arrays, failures=failures)
+        return part if len(part) == shard.samples else None
 
     def write(self, shard: Shard, part: TokenPart) -> None:
         """Keep the part of a shard. Nothing waits for the disk: a torn file is not read."""
         assert len(part) == shard.samples
-        assert part.is_whole
         about = {"version": VERSION, "digest": self.digest, "failures": part.failures}
         arrays: dict[str, Any] = {name: getattr(part, name) for name in _ARRAYS}
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)

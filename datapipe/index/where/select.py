@@ -16,7 +16,7 @@ from datapipe.array_types import Bools, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
-from datapipe.index.files.npy import NpyFile, map_plain
+from datapipe.index.files.npy import NpyFile, map_npy
 from datapipe.index.where.evaluate import Where, clip, evaluate, holds
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
@@ -126,7 +126,7 @@ def _build(folder: Path, scan: _Scan, keep: Callable[[slice, Bools], Bools] | No
                 count += int(kept.sum())
         if not count:
             raise scan.nothing()
-        bits: UInt8 = map_plain(temporary / _BITS, "|u1")
+        bits: UInt8 = map_npy(temporary / _BITS, "|u1")
         about = {
             "version": _VERSION,
             "expression": scan.where and str(scan.where),
@@ -145,4 +145,4 @@ def _open(folder: Path) -> Selected | None:
     about = read_about(folder / _ABOUT, _VERSION)
     if about is None:
         return None
-    return Selected(map_plain(folder / _BITS, "|u1"), about["digest"], about["selected"])
+    return Selected(map_npy(folder / _BITS, "|u1"), about["digest"], about["selected"])

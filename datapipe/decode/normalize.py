@@ -36,7 +36,7 @@ run that comes this far will come to those. And the first batch must not wait fo
 
 _STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
 
-KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
+KERNEL = LateModule("datapipe.decode.pixel_kernels", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
 
 
@@ -83,12 +83,9 @@ class Normalizer:
         elif (kernel := KERNEL.module) is None:
             KERNEL.count(height * width)
             self._with_torch(pixels, out)
-        elif self.dtype == torch.uint8:
-            kernel.write_uint8(_flat(pixels), _flat(out), layout)
-        elif self.dtype == torch.float32:
-            kernel.write_float32(_flat(pixels), *self._constants, _flat(out), layout)
         else:
-            kernel.write_bfloat16(_flat(pixels), *self._constants, _flat(out), layout)
+            write = kernel.write_bfloat16 if self.dtype == torch.bfloat16 else kernel.write
+            write(_flat(pixels), _flat(out), *self._constants, layout)
 
     def write_planes(self, values: UInt8, out: Values) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -102,8 +99,8 @@ class Normalizer:
         elif self.dtype == torch.float32 and out.flags.c_contiguous and kernel is not None:
             count = 3 * len(values)
             length = values.size // max(count, 1)
-            flat = values.reshape(-1), *self._constants, out.reshape(-1)
-            kernel.planes_float32(*flat, count, length)
+            flat = values.reshape(-1), out.reshape(-1)
+            kernel.write_planes(*flat, *self._constants, count, length)
         else:
             if kernel is None:
                 KERNEL.count(values.size // 3)
@@ -127,15 +124,11 @@ class Normalizer:
             if self.dtype == torch.uint8:  # others are counted by `write_planes`
                 KERNEL.count(sum(len(each.starts) for each in moves) * length // 3)
             return False
-        target = out.reshape(-1)
         sources, *columns = zip(*moves, strict=True)
         places = (*map(np.concatenate, columns), length, width)
         ends = np.cumsum([0, *(len(each.starts) for each in moves)])
         listed = kernel.sources_of(sources)
-        if self.dtype == torch.uint8:
-            kernel.gather_all_uint8(listed, ends, target, places, interleaved)
-        else:
-            kernel.gather_all_float32(listed, ends, *self._constants, target, places, interleaved)
+        kernel.gather(listed, ends, out.reshape(-1), *self._constants, places, interleaved)
         return True
 
     def _with_torch(self, pixels: UInt8, values: Values) -> None:

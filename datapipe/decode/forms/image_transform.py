@@ -19,7 +19,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import one
+from datapipe.geometry.sizes import native_size, one
 
 _Side = TypeVar("_Side", int, Int64)
 
@@ -200,9 +200,14 @@ class SizedTransform(ImageTransform):
         across, down = self._sizes(widths, heights)
         return np.stack([down, across], axis=1) // self._unit
 
-    @abstractmethod
+    def sufficient_side(self, aspect: float) -> float:
+        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
+
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        """Return widths and heights after resizing: int64 [n] each."""
+        """Return widths and heights after resizing, by default near the own: int64 [n] each."""
+        least, most = self.spec.pixel_limits
+        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options, least_side=self.spec.least_side)
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._sizes(*one(width, height))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 from collections import deque
@@ -71,7 +70,7 @@ class ReadTimes:
 
 def is_final(error: BaseException) -> bool:
     """Return whether another attempt would end the same way."""
-    if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
+    if isinstance(error, TimeoutError | ConnectionError):
         return False
     if code_of(error) in _TORN:
         return False
@@ -109,7 +108,7 @@ def describe(error: BaseException) -> str:
         return "HTTP 400, as for expired credentials; renew them and start again"
     if status is not None:
         return f"HTTP {status} {code} {getattr(error, 'message', '') or error}".strip()
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+    if isinstance(error, TimeoutError):
         return "no answer in time"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

@@ -59,8 +59,8 @@ class ImageTransform(ABC):
 
     @property
     def takes_token_number(self) -> bool:
-        """True if models may make one number of tokens of every image."""
-        return self.spec.one_size
+        """True if models may make one number of tokens of every image; they see padding too."""
+        return self.spec.one_size or self.spec.resize == "shortest"
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
         """Return rows and columns of tiles or tokens, int64 [n, 2]; `PlanError` without any."""
@@ -143,11 +143,9 @@ class ImageTransform(ABC):
         assert out.flags.c_contiguous
         self._normalizer.write_planes(values.reshape(shape), out.reshape(shape))
 
-    def finish_many(
-        self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
-    ) -> bool:
-        """Do `finish` for many images at once, see `Normalizer.gather`; return False if not."""
-        return False
+    def finish_many(self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool) -> bool:
+        """Do `finish` for many images of one size at once, see `Normalizer.gather`."""
+        return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     @abstractmethod
     def _target(self, height: int, width: int) -> tuple[int, int]:

@@ -38,10 +38,6 @@ class PaddedTransform(SizedTransform):
             return super().cells(widths, heights)
         return ImageTransform.cells(self, widths, heights)
 
-    @property
-    def takes_token_number(self) -> bool:
-        return self.spec.resize == "shortest"  # the model sees the padding too
-
     def sufficient_side(self, aspect: float) -> float:
         if self.spec.resize == "shortest":
             return self.spec.height * aspect

@@ -119,13 +119,13 @@ def code_of(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    found = (
-        getattr(error, "status", None),  # aiohttp
-        getattr(error, "code", None),  # gcsfs
-        getattr(getattr(error, "response", None), "status_code", None),  # the Hub
-        _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode"),
-    )
-    return next((status for status in found if isinstance(status, int)), None)
+    response = getattr(error, "response", None)
+    # Of aiohttp, gcsfs and the Hub; aiohttp has `code` too, and warns of it.
+    for holder, name in ((error, "status"), (error, "code"), (response, "status_code")):
+        if isinstance(status := getattr(holder, name, None), int):
+            return status
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else None
 
 
 def _response(error: BaseException) -> dict[str, Any]:

@@ -15,9 +15,7 @@ _ALWAYS_WORKERS, _WORKERS_PER_CPU = 512, 16
 
 def own_cpus() -> set[int]:
     """Return the numbers of the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+    return os.sched_getaffinity(0)
 
 
 def available_cpus() -> int:

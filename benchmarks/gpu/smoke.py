@@ -31,7 +31,7 @@ from datapipe.decode.transform import make_transform
 from examples.vlm.model.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
-COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")  # by numba
+COMPILED = ("datapipe.decode.pixel_kernels", "datapipe.plan.packing_kernel")  # by numba
 
 
 def main() -> None:

@@ -57,30 +57,25 @@ def preview(
     if (output is None) == (serve is None):
         raise PlanError("give --output preview.html to write the page, or --serve 8000 to show it")
     refuse_unwritable(output=output)
+    from datapipe.inspect.preview.build import BATCH, preview_page
+
     values = flags.values
     if all(values[name] is None for name in ("batch_size", "pack", "max_tokens")):
-        from datapipe.inspect.preview.build import BATCH
-
         flags = Flags(flags.declared, {**values, "batch_size": BATCH})
     options = flags.keywords(mixture_in(shards)) | {"world_size": world_size}
-    from datapipe.inspect.preview.build import preview as write_preview
-    from datapipe.inspect.preview.build import preview_page
-
     asked: dict[str, Any] = dict(zip(_ASKED, (samples, step, epoch, rank), strict=True))
     if output is not None:
         is_exact = step or epoch or rank or world_size > 1 or values["where"] is not None
         has_text = options.get("text") is not None
         with _few_samples(shards) if has_text and not is_exact else nullcontext() as view:
-            if view is None:
-                write_preview(shards, output, **asked, **options)
-            else:
-                title = f"{_FEW:,} samples of {shards}, drawn at random"
-                page = preview_page(view, **asked, title=title, **options)
-                write_whole(output, page, "preview")
-                print(
-                    f"{shards} has no token counts yet: the page shows {_FEW:,} of its samples, "
-                    f"drawn at random. `datapipe index {shards}` with the tokenizer counts all"
-                )
+            title = shards if view is None else f"{_FEW:,} samples of {shards}, drawn at random"
+            page = preview_page(view or shards, **asked, title=title, **options)
+            write_whole(output, page, "preview")
+        if view is not None:
+            print(
+                f"{shards} has no token counts yet: the page shows {_FEW:,} of its samples, drawn "
+                f"at random. `datapipe index {shards}` with the tokenizer counts all"
+            )
         print(f"wrote {output}; open it in a browser")
         return
     assert serve is not None

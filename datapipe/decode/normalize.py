@@ -36,7 +36,7 @@ run that comes this far will come to those. And the first batch must not wait fo
 
 _STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
 
-KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
+KERNEL = LateModule("datapipe.decode.pixel_kernels", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
 
 
@@ -78,17 +78,14 @@ class Normalizer:
         pitch, step, channel = pixels.strides
         plane, row, value = (stride // out.itemsize for stride in out.strides)
         layout = height, width, pitch, plane, row
-        if (channel, step, value) != (1, 3, 1):  # strides that the kernel does not take
-            self._with_torch(pixels, out)
-        elif (kernel := KERNEL.module) is None:
+        is_plain = (channel, step, value) == (1, 3, 1)  # strides that the kernel takes
+        if is_plain and (kernel := KERNEL.module) is not None:
+            write = kernel.write_bfloat16 if self.dtype == torch.bfloat16 else kernel.write
+            write(_flat(pixels), _flat(out), *self._constants, layout)
+            return
+        if is_plain:
             KERNEL.count(height * width)
-            self._with_torch(pixels, out)
-        elif self.dtype == torch.uint8:
-            kernel.write_uint8(_flat(pixels), _flat(out), layout)
-        elif self.dtype == torch.float32:
-            kernel.write_float32(_flat(pixels), *self._constants, _flat(out), layout)
-        else:
-            kernel.write_bfloat16(_flat(pixels), *self._constants, _flat(out), layout)
+        self._with_torch(pixels.transpose(2, 0, 1)[None], out[None])
 
     def write_planes(self, values: UInt8, out: Values) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -102,15 +99,12 @@ class Normalizer:
         elif self.dtype == torch.float32 and out.flags.c_contiguous and kernel is not None:
             count = 3 * len(values)
             length = values.size // max(count, 1)
-            flat = values.reshape(-1), *self._constants, out.reshape(-1)
-            kernel.planes_float32(*flat, count, length)
+            flat = values.reshape(-1), out.reshape(-1)
+            kernel.write_planes(*flat, *self._constants, count, length)
         else:
             if kernel is None:
                 KERNEL.count(values.size // 3)
-            shape = (1, 3, *(1 for _ in values.shape[2:]))
-            scale, shift = self._scale.view(shape), self._shift.view(shape)
-            planes = torch.from_numpy(values).to(torch.float32)
-            tensor_of(out, self.dtype).copy_(planes.mul_(scale).add_(shift))
+            self._with_torch(values, out)
 
     def gather(
         self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
@@ -127,31 +121,28 @@ class Normalizer:
             if self.dtype == torch.uint8:  # others are counted by `write_planes`
                 KERNEL.count(sum(len(each.starts) for each in moves) * length // 3)
             return False
-        target = out.reshape(-1)
         sources, *columns = zip(*moves, strict=True)
         places = (*map(np.concatenate, columns), length, width)
         ends = np.cumsum([0, *(len(each.starts) for each in moves)])
         listed = kernel.sources_of(sources)
-        if self.dtype == torch.uint8:
-            kernel.gather_all_uint8(listed, ends, target, places, interleaved)
-        else:
-            kernel.gather_all_float32(listed, ends, *self._constants, target, places, interleaved)
+        kernel.gather(listed, ends, out.reshape(-1), *self._constants, places, interleaved)
         return True
 
-    def _with_torch(self, pixels: UInt8, values: Values) -> None:
-        image, out = torch.from_numpy(pixels.transpose(2, 0, 1)), tensor_of(values, self.dtype)
+    def _with_torch(self, values: UInt8, out: Values) -> None:
+        """Write uint8 [n, 3, ...], of any positive strides, as `dtype`."""
+        planes, target = torch.from_numpy(values), tensor_of(out, self.dtype)
         if self.dtype == torch.uint8:
-            out.copy_(image)
+            target.copy_(planes)
             return
-        scale, shift = self._scale.view(3, 1, 1), self._shift.view(3, 1, 1)
+        shape = (3, *(1 for _ in values.shape[2:]))
+        scale, shift = self._scale.view(shape), self._shift.view(shape)
         # Each step alone: torch is slow where it changes type and order at once, and a fused
         # multiplication and addition would round once.
-        planes = image.contiguous()
+        planes = planes.contiguous()
         if self.dtype == torch.float32:
-            out.copy_(planes)
-            out.mul_(scale).add_(shift)
+            target.copy_(planes).mul_(scale).add_(shift)
         else:
-            out.copy_(planes.to(torch.float32).mul_(scale).add_(shift))
+            target.copy_(planes.to(torch.float32).mul_(scale).add_(shift))
 
 
 def array_of(values: Tensor) -> Values:

@@ -53,7 +53,10 @@ class MemberTable:
 
         Longer ones are "/" here, which no member is called.
         """
-        keys = self.table["key"].combine_chunks().take(_plain(self.sample))
+        # Not by `pa.array`, which imports pandas.
+        buffers = [None, pa.py_buffer(self.sample)]
+        samples = pa.Array.from_buffers(pa.int64(), len(self.sample), buffers)
+        keys = self.table["key"].combine_chunks().take(samples)
         names = pc.binary_join_element_wise(keys, self._values("ext"), ".")
         names = pc.if_else(pc.greater(pc.binary_length(names), MAX_NAME), "/", names)
         padded = pc.ascii_rpad(names, MAX_NAME, padding="\0")
@@ -172,11 +175,4 @@ def differs(columns: Columns, first: int, table: MemberTable) -> bool:
         and np.array_equal(columns.member_crc32[members], table.crc32)
         and np.array_equal(columns.text_bytes[first:stop], table.table["text_bytes"].to_numpy())
         and columns.strings("key", first, stop).equals(keys)
-    )
-
-
-def _plain(values: Any) -> pa.Array:
-    values = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
     )

@@ -68,7 +68,7 @@ class RemoteFolder:
         self.traffic = Traffic()
         self._filesystem, self._root = _connect(url, options, self._client_attempts)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
-        self._slots: asyncio.Semaphore | None = None
+        self._slots = asyncio.Semaphore(options.concurrency)
         self._draw = random.Random()
         self._times = ReadTimes(options.retry)
         self._lock = threading.Lock()
@@ -117,8 +117,6 @@ class RemoteFolder:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self.options.concurrency)
         ask = functools.partial(self._ask, name, span)
         if span is None:
             data = await self._attempt(name, ask, slots=self._slots)

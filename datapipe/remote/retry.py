@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import random
 from collections import deque
@@ -71,7 +70,7 @@ class ReadTimes:
 
 def is_final(error: BaseException) -> bool:
     """Return whether another attempt would end the same way."""
-    if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
+    if isinstance(error, TimeoutError | ConnectionError):
         return False
     if code_of(error) in _TORN:
         return False
@@ -109,7 +108,7 @@ def describe(error: BaseException) -> str:
         return "HTTP 400, as for expired credentials; renew them and start again"
     if status is not None:
         return f"HTTP {status} {code} {getattr(error, 'message', '') or error}".strip()
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+    if isinstance(error, TimeoutError):
         return "no answer in time"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
@@ -120,13 +119,13 @@ def code_of(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    found = (
-        getattr(error, "status", None),  # aiohttp
-        getattr(error, "code", None),  # gcsfs
-        getattr(getattr(error, "response", None), "status_code", None),  # the Hub
-        _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode"),
-    )
-    return next((status for status in found if isinstance(status, int)), None)
+    response = getattr(error, "response", None)
+    # Of aiohttp, gcsfs and the Hub; aiohttp has `code` too, and warns of it.
+    for holder, name in ((error, "status"), (error, "code"), (response, "status_code")):
+        if isinstance(status := getattr(holder, name, None), int):
+            return status
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else None
 
 
 def _response(error: BaseException) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_the_kernel_is_loaded_once_it_pays(kernel_loader):
         write(normalizer, image, torch.empty(3, 4, 4, dtype=torch.uint8))
     kernel_loader.wait()
     assert kernel_loader.module is not None
-    assert kernel_loader.module.__name__ == "datapipe.decode.kernels.write"
+    assert kernel_loader.module.__name__ == "datapipe.decode.pixel_kernels"
 
 
 def test_a_fork_waits_for_the_kernel_to_be_loaded():

@@ -24,11 +24,11 @@ def test_a_page_is_one_file_that_needs_nothing_else(tmp_path):
     pytest.importorskip("matplotlib")
     monitor = trained(300, wait=0.05)
     monitor.save(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
+    page = html.unescape((tmp_path / "report.html").read_text())
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    assert html.escape(monitor.verdict.sentence) in page
+    assert monitor.verdict.sentence in page
     for action in monitor.verdict.actions:
-        assert html.escape(action.split("`")[0]) in page
+        assert action.split("`")[0] in page
     assert page.count("<svg") == 2
     assert "waiting for batches 33." in page
     assert not re.search(r'(src|href)="(?!#)', page)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ import torch
 from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import ImageMoves, Values
+from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Box, Draw, least_box, middle_box, random_box
 from datapipe.geometry.placement import Placement
@@ -41,11 +40,6 @@ class FixedTransform(ImageTransform):
 
     def own_shape(self, width: int, height: int) -> tuple[int, ...]:
         return 1, *self._row
-
-    def finish_many(
-        self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
-    ) -> bool:
-        return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._row))

@@ -19,7 +19,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import one
+from datapipe.geometry.sizes import native_size, one
 
 _Side = TypeVar("_Side", int, Int64)
 
@@ -59,8 +59,8 @@ class ImageTransform(ABC):
 
     @property
     def takes_token_number(self) -> bool:
-        """True if models may make one number of tokens of every image."""
-        return self.spec.one_size
+        """True if models may make one number of tokens of every image; they see padding too."""
+        return self.spec.one_size or self.spec.resize == "shortest"
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
         """Return rows and columns of tiles or tokens, int64 [n, 2]; `PlanError` without any."""
@@ -143,11 +143,9 @@ class ImageTransform(ABC):
         assert out.flags.c_contiguous
         self._normalizer.write_planes(values.reshape(shape), out.reshape(shape))
 
-    def finish_many(
-        self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool = False
-    ) -> bool:
-        """Do `finish` for many images at once, see `Normalizer.gather`; return False if not."""
-        return False
+    def finish_many(self, moves: Sequence[ImageMoves], out: Values, *, interleaved: bool) -> bool:
+        """Do `finish` for many images of one size at once, see `Normalizer.gather`."""
+        return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     @abstractmethod
     def _target(self, height: int, width: int) -> tuple[int, int]:
@@ -200,9 +198,14 @@ class SizedTransform(ImageTransform):
         across, down = self._sizes(widths, heights)
         return np.stack([down, across], axis=1) // self._unit
 
-    @abstractmethod
+    def sufficient_side(self, aspect: float) -> float:
+        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
+
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        """Return widths and heights after resizing: int64 [n] each."""
+        """Return widths and heights after resizing, by default near the own: int64 [n] each."""
+        least, most = self.spec.pixel_limits
+        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options, least_side=self.spec.least_side)
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._sizes(*one(width, height))

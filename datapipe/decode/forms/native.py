@@ -14,7 +14,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import NATIVE_MAX_RATIO, native_size
+from datapipe.geometry.sizes import NATIVE_MAX_RATIO
 
 
 class NativeTransform(SizedTransform):
@@ -33,9 +33,6 @@ class NativeTransform(SizedTransform):
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         return self.tokens(widths, heights) * self._merge**2
-
-    def sufficient_side(self, aspect: float) -> float:
-        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_grid_thw": self._grids(widths, heights, 1)}
@@ -95,8 +92,3 @@ class NativeTransform(SizedTransform):
             self._normalizer.write(fitted[top : top + merge * patch], lines)
             blocks[row] = ordered
         return placement
-
-    def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        least, most = self.spec.pixel_limits
-        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
-        return native_size(widths, heights, **options, least_side=self.spec.least_side)

@@ -13,7 +13,7 @@ from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import bounded_size, native_size, shortest
+from datapipe.geometry.sizes import bounded_size, shortest
 
 
 class PaddedTransform(SizedTransform):
@@ -38,16 +38,12 @@ class PaddedTransform(SizedTransform):
             return super().cells(widths, heights)
         return ImageTransform.cells(self, widths, heights)
 
-    @property
-    def takes_token_number(self) -> bool:
-        return self.spec.resize == "shortest"  # the model sees the padding too
-
     def sufficient_side(self, aspect: float) -> float:
         if self.spec.resize == "shortest":
             return self.spec.height * aspect
         if self.spec.longest is not None:
             return float(self.spec.longest)
-        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
+        return super().sufficient_side(aspect)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         across, down = self._sizes(widths, heights)
@@ -90,9 +86,7 @@ class PaddedTransform(SizedTransform):
         if self.spec.longest is not None:
             longest = self.spec.longest
             return bounded_size(widths, heights, multiple_of=self._unit, longest=longest)
-        least, most = self.spec.pixel_limits
-        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
-        return native_size(widths, heights, **options)
+        return super()._sizes(widths, heights)
 
 
 def _zero_outside(out: Values, height: int, width: int) -> None:

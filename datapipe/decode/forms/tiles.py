@@ -44,6 +44,11 @@ class _Tiles(ImageTransform, ABC):
         most = _USUAL_TILES if self.spec.grids is not None else self.spec.most_tiles
         return self._side * float((most * aspect) ** 0.5)
 
+    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
+        if self.spec.grids is None:
+            return {}
+        return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}
+
     def _whole(self, image: Decoded, out: Values) -> None:
         """Write the whole image, stretched to a tile."""
         self._normalizer.write(self._fit(image, self._side, self._side)[0], out)
@@ -169,9 +174,6 @@ class AnyresTransform(_Tiles):
             most=self.spec.anyres_max,
         )
 
-    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        return _original_sizes(widths, heights)
-
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
         return values.roll(-1, 0)
 
@@ -219,9 +221,6 @@ class SquareTransform(_Tiles):
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         return np.full(len(widths), self._patch_tokens(self._side, self._side) + 1, np.int64)
 
-    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        return _original_sizes(widths, heights)
-
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._row))
         side, interpolation = self._side, self.spec.interpolation
@@ -248,7 +247,3 @@ class SquareTransform(_Tiles):
     def _target(self, height: int, width: int) -> tuple[int, int]:
         longer = max(height, width)
         return max(1, height * self._side // longer), max(1, width * self._side // longer)
-
-
-def _original_sizes(widths: Int64, heights: Int64) -> dict[str, Tensor]:
-    return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}

@@ -69,14 +69,15 @@ def preview(
     write_whole(output, text, "preview")
 
 
+@checked(PlanError)
 def preview_page(
     path: Any,
     *,
-    samples: int,
-    step: int,
-    epoch: int,
-    rank: int,
-    world_size: int,
+    samples: Count,
+    step: Natural,
+    epoch: Natural,
+    rank: Natural,
+    world_size: Count,
     title: str = "",
     **options: Any,
 ) -> str:

@@ -113,7 +113,7 @@ def read_first(context: BatchContext, stored: Sequence[Stored], most: float) -> 
 def evict(context: BatchContext, stored: Sequence[Stored]) -> bool:
     """Ask the system to drop some samples from the page cache; False if it cannot be asked."""
     folder = context.dataset.folder
-    if not hasattr(os, "posix_fadvise") or isinstance(folder, RemoteFolder):
+    if isinstance(folder, RemoteFolder):
         return False
     try:
         for shard, members in stored:

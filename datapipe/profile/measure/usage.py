@@ -217,6 +217,5 @@ def bytes_read(tree: list[psutil.Process]) -> dict[tuple[int, float], int]:
     read = {}
     for process in tree:
         with suppress(*_GONE):
-            if hasattr(process, "io_counters"):
-                read[process.pid, process.create_time()] = int(process.io_counters().read_bytes)
+            read[process.pid, process.create_time()] = int(process.io_counters().read_bytes)
     return read

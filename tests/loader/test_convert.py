@@ -15,6 +15,7 @@ import datapipe
 from datapipe import ImageSpec, PackError, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
+from tests.limits import limited
 
 from ..remote.server import serving
 from .conftest import DAMAGED
@@ -31,13 +32,9 @@ def test_bytes_do_not_depend_on_threads(packed, text, tmp_path, contents):
 
 def break_off(limit, **options):
     """Convert while no file may have more bytes than these, as on a disk that is full."""
-    given = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, given[1]))
-    try:
-        with pytest.raises((OSError, PackError), match="File too large"):
-            convert_dataset(**options)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, given)
+    full = pytest.raises((OSError, PackError), match="File too large")
+    with limited(resource.RLIMIT_FSIZE, limit), full:
+        convert_dataset(**options)
     with pytest.raises(datapipe.IndexMismatch, match="not finished"):
         open_dataset(options["arrays"])
 

@@ -12,7 +12,8 @@ import datapipe
 from datapipe import CacheSpec, Loader
 from datapipe.testing import assert_same_batches
 
-from .test_cache import IMAGES, LOTS
+from .stated import IMAGES
+from .test_cache import LOTS
 
 Make = Callable[..., Loader]
 

@@ -16,44 +16,28 @@ from datapipe.decode.dali.graph import installed
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
-from ..campaigns import rare
+from .stated import read, with_specs
 from .test_runs import take
 from .test_transform import darken
 
 META = ("key", "valid", "num_items_in_batch")
 
-CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
-MIRRORED = ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet")
-PADDED = ImageSpec(size=(24, 40), resize="pad", normalize="imagenet")
+
+def stated(name):
+    """Options of `resumed.yaml`, with specs in place of their fields."""
+    found = []
+    for fields in read("resumed")[name]:
+        marks = [pytest.mark.campaign] * fields.pop("rare", False)
+        options = with_specs(fields)
+        if "transform" in options:
+            options["transform"] = darken
+        if options.get("decoder") == "dali":
+            marks.append(pytest.mark.skipif(not installed(), reason="DALI is not installed"))
+        found.append(pytest.param(options, marks=marks))
+    return found
 
 
-def needs_dali(options):
-    return pytest.param(
-        options, marks=pytest.mark.skipif(not installed(), reason="DALI is not installed")
-    )
-
-
-PLANS = [
-    rare({"batch_size": 4}),
-    rare({"batch_size": 4, "group": 8}),
-    {"batch_size": 3, "buckets": 4},
-    rare({"batch_size": 5, "buckets": (30, 40)}),
-    {"max_tokens": 200},
-    rare({"pack": 200}),
-    rare({"pack": 200, "shuffle": False}),
-    {"pack": 200, "shuffle": "shards", "shards_mixed": 2},
-    rare({"pack": datapipe.PackSpec(256, multiple_of=16), "batch_size": 2}),
-    {"pack": datapipe.PackSpec(256, max_images=3, static_shapes=True)},
-    rare({"pack": 200, "where": "images > 0"}),
-    rare({"batch_size": 2, "where": "width >= 170"}),
-    {"pack": 200, "exclude": ["000000003", 12, {"epoch": 0, "start": 2, "stop": 5}]},
-    rare({"pack": 200, "epochs": 2}),
-    rare({"batch_size": 4, "epochs": None, "run": datapipe.RunSpec(max_steps=25)}),
-    {"pack": 200, "epochs": None, "run": datapipe.RunSpec(train_tokens=2500)},
-]
-
-
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", stated("plans"), ids=str)
 def test_every_plan_resumes_exactly(make, text, options):
     whole = options.get("epochs", 1) == 1 and "exclude" not in options
     assert_resumes_exactly(
@@ -63,27 +47,7 @@ def test_every_plan_resumes_exactly(make, text, options):
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        rare({"shuffle": False}),
-        {"drop_last": True},
-        {"batch_size": 1, "seed": 9},
-        rare({"batch_size": 37}),
-        {"batch_size": 64},
-        rare({"prefetch_factor": 7}),
-        {"image": ImageSpec(size=16, normalize="clip", resize="pad")},
-        {"image": None, "meta": ("id",)},
-        {"image": CROPS, "transform": darken, "epochs": 2},
-        {"cache": CacheSpec(memory=100_000)},
-        {"cache": CacheSpec(device=1 << 30), "device": "cpu", "image": MIRRORED, "epochs": 2},
-        {"device": "cpu", "image": ImageSpec(size=24, normalize="clip")},
-        needs_dali({"decoder": "dali", "image": CROPS}),
-        needs_dali({"decoder": "dali", "device": "cpu", "image": PADDED}),
-    ],
-    ids=lambda options: " ".join(options) or "plain",
-)
+@pytest.mark.parametrize("options", stated("loaders"), ids=lambda given: " ".join(given) or "plain")
 def test_every_loader_resumes_exactly(make, options):
     assert_resumes_exactly(
         lambda **more: make(**options, **more),

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from .pair_rows import formatted, pack
+from .pair_rows import pack, row
 
 IMAGE = ImageSpec(size=16, normalize="clip")
 IMAGE_TOKENS = 4  # (16 / 8) ** 2: sides of the image and of a patch
@@ -123,7 +123,7 @@ def answers_of(model, batch):
 
 
 def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(model, text, tmp_path):
-    path = pack(tmp_path, [formatted(number) for number in range(6)])
+    path = pack(tmp_path, [row("formatted", number) for number in range(6)])
     spec = text(image_tokens=IMAGE_TOKENS, pairs=True)
     options = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
     alone = [

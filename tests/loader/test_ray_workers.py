@@ -15,7 +15,7 @@ from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, WorkerError
 from datapipe.testing import assert_same_batches
 
 from ..remote.server import serving
-from .test_transform import darken
+from .stated import darken
 
 ray = pytest.importorskip("ray")
 

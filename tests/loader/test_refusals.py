@@ -31,16 +31,10 @@ REFUSALS = [
 ]
 
 
-def same(sample, generator):
-    return sample
-
-
 @pytest.mark.parametrize(("options", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
 def test_impossible_options_are_refused(make, text, options, message):
     if options.get("decoder") == "dali" and not installed():
         pytest.skip("DALI is not installed")
-    if "transform" in options:
-        options = options | {"transform": same}
     with pytest.raises(PlanError, match=message):
         make(**with_specs(options, text=text))
 

@@ -12,32 +12,16 @@ from hypothesis import strategies as st
 
 import datapipe
 from datapipe import CacheSpec, DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
-from datapipe.decode.dali.graph import installed
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
-from .stated import read, with_specs
+from .stated import tried
 from .test_runs import take
-from .test_transform import darken
 
 META = ("key", "valid", "num_items_in_batch")
 
 
-def stated(name):
-    """Options of `resumed.yaml`, with specs in place of their fields."""
-    found = []
-    for fields in read("resumed")[name]:
-        marks = [pytest.mark.campaign] * fields.pop("rare", False)
-        options = with_specs(fields)
-        if "transform" in options:
-            options["transform"] = darken
-        if options.get("decoder") == "dali":
-            marks.append(pytest.mark.skipif(not installed(), reason="DALI is not installed"))
-        found.append(pytest.param(options, marks=marks))
-    return found
-
-
-@pytest.mark.parametrize("options", stated("plans"), ids=str)
+@pytest.mark.parametrize("options", tried("resumed", "plans"), ids=str)
 def test_every_plan_resumes_exactly(make, text, options):
     whole = options.get("epochs", 1) == 1 and "exclude" not in options
     assert_resumes_exactly(
@@ -47,7 +31,7 @@ def test_every_plan_resumes_exactly(make, text, options):
     )
 
 
-@pytest.mark.parametrize("options", stated("loaders"), ids=lambda given: " ".join(given) or "plain")
+@pytest.mark.parametrize("options", tried("resumed", "loaders"), ids=str)
 def test_every_loader_resumes_exactly(make, options):
     assert_resumes_exactly(
         lambda **more: make(**options, **more),

@@ -65,6 +65,18 @@ def put(cache, samples):
         cache.put(use(cache, sample, sample), entry_of(sample))
 
 
+def test_an_entry_of_a_slower_tier_goes_into_the_faster_ones_alone():
+    tiers = [DictTier(name) for name in ("fast", "middle", "slow", "slowest")]
+    cache = make_cache(*tiers)
+    for tier in tiers[2:]:
+        tier.put(use(cache, 3), entry_of(3))
+    cache.get(use(cache, 3))
+    stats = cache.stats()
+    assert [stats[tier.name].kept for tier in tiers] == [1, 1, 0, 0]
+    assert [stats[tier.name].hits for tier in tiers] == [0, 0, 1, 0]
+    assert all(3 in tier.entries for tier in tiers)
+
+
 def test_a_cache_holds_what_any_of_its_tiers_holds():
     tiers = DictTier("fast"), DictTier("slow")
     cache = make_cache(*tiers)

@@ -1,6 +1,5 @@
 """The dataset of each sample of a batch, of each segment of a pack, and in the view of a plan."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import datapipe
 from datapipe import PackSpec
 from datapipe.index.dataset import open_dataset
 from datapipe.remote.folder import RemoteFolder
-
-Make = Callable[..., datapipe.Loader]
 
 
 @pytest.fixture

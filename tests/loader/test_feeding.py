@@ -1,7 +1,5 @@
 """`make_loader(device=...)`: the same batches, normalised there."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

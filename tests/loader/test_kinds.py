@@ -1,6 +1,5 @@
 """Batches of datasets with different images and texts: each sample as its own loader makes it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +12,6 @@ from datapipe import CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
 from .stated import read, with_specs
-
-MakeText = Callable[..., datapipe.TextSpec]
 
 META = ("dataset", "key", "valid", "images_per_sample", "image_geometry")
 STATED = read("kinds")

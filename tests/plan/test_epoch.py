@@ -1,8 +1,6 @@
 """Blocks and units of an epoch."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +9,6 @@ from datapipe.errors import PlanError
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
 from tests.case_files import cases
-
-Blocks = Callable[..., Any]
 
 
 def samples_of(plan):

@@ -15,7 +15,7 @@ from datapipe import CacheSpec, DatapipeError, ImageSpec, Loader, PlanError, Sta
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
-from .stated import tried
+from .stated import read, tried, with_specs
 from .test_runs import take
 
 META = ("key", "valid", "num_items_in_batch")
@@ -143,25 +143,10 @@ def test_a_world_size_that_does_not_divide_the_groups_warns_in_units_of_the_plan
     assert "give a batch_size that divides 64" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"seed": 1}, "seed"),
-        ({"shuffle": False}, "shuffle"),
-        ({"drop_last": True}, "drop_last"),
-        ({"pack": 201}, "pack"),
-        ({"group": 2}, "group"),
-        ({"pack": datapipe.PackSpec(200, window=3)}, "pack_window"),
-        ({"where": "images > 0"}, "where"),
-        ({"pack": datapipe.PackSpec(200, max_images=3)}, "max_images"),
-        ({"text": {"image_tokens": 7}}, "text.image_tokens"),
-        ({"text": {"template": "caption"}}, "text.tokenizer_and_template"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("change", "name"), read("resumed")["others"], ids=str)
 def test_a_state_of_another_plan_names_the_difference(make, text, change, name):
     state = make(text=text(), pack=200, group=4).state_dict()
-    options = {"pack": 200, "group": 4, **change, "text": text(**change.get("text", {}))}
+    options = with_specs({"pack": 200, "group": 4, "text": {}} | change, text=text)
     with pytest.raises(StateMismatch, match=f"{name}: .* in the state, .* here"):
         make(**options).load_state_dict(state)
 

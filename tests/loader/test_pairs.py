@@ -14,6 +14,7 @@ from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
+from .damage import overwrite_image
 from .pair_rows import LAYOUTS, assistant, loader_of, pack, row, said, user
 
 PAIRS = 11
@@ -219,11 +220,7 @@ def test_mixtures_draw_from_several_datasets_of_pairs(load, pairs, tmp_path):
 
 def test_a_skipped_pair_is_empty_in_both_rows(load, pairs, tmp_path):
     folder = shutil.copytree(pairs, tmp_path / "damaged")
-    shard = min(folder.glob("*.tar"))
-    content = bytearray(shard.read_bytes())
-    at = content.index(b"IDAT") + 50
-    content[at : at + 400] = bytes(400)
-    shard.write_bytes(content)
+    overwrite_image(folder, 0)
     batch = next(iter(load(path=folder, on_error="skip", shuffle=False, meta=META)))
     empty = batch["valid"].tolist().index(False)
     assert (batch["labels"][[empty, empty + 3]] == -100).all()

@@ -65,20 +65,6 @@ def put(cache, samples):
         cache.put(use(cache, sample, sample), entry_of(sample))
 
 
-def test_an_entry_is_put_into_every_tier_and_got_from_the_fastest():
-    fast, slow = DictTier("fast"), DictTier("slow")
-    cache = make_cache(fast, slow)
-    assert cache.get(use(cache, 3)) is None
-    put(cache, [3])
-    assert list(fast.entries) == list(slow.entries) == [3]
-    assert (cache.get(use(cache, 3)) == entry_of(3)).all()
-    stats = cache.stats()
-    assert list(stats) == ["fast", "slow", "source"]
-    assert [tier.hits for tier in stats.values()] == [1, 0, 1]
-    assert [tier.kept for tier in stats.values()] == [1, 1, 0]
-    assert [tier.bytes for tier in stats.values()] == [SIZE, 0, 0]
-
-
 def test_an_entry_of_a_slower_tier_goes_into_the_faster_ones_alone():
     tiers = [DictTier(name) for name in ("fast", "middle", "slow", "slowest")]
     cache = make_cache(*tiers)

@@ -19,6 +19,7 @@ from datapipe.cache.layout import EntryLayout, sample_draw
 from datapipe.cache.memory import SharedMemoryTier
 from datapipe.cache.next_use import NextUse
 from datapipe.cache.tier import Use, Uses
+from tests.limits import limited
 from tests.waiting import wait_until
 
 COUNT = 50
@@ -201,12 +202,8 @@ def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(tmp_path, bit, caplog):
 def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(tmp_path, caplog):
     tier = DiskTier(tmp_path / "a", layout())
     tier.put(use(1), entry_of(1))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # no file may be written
-    try:
+    with limited(resource.RLIMIT_FSIZE, 0):
         fill(tier, range(2, 9))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(caplog.records) == 1
     assert "File too large" in caplog.text
     assert tier.room(use(10), 64) is None

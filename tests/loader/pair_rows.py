@@ -13,7 +13,9 @@ from PIL import Image
 import datapipe
 
 from .conftest import PHOTOS
+from .stated import read
 
+LAYOUTS = read("pair_rows")
 Rows = list[dict[str, Any]]
 
 
@@ -40,59 +42,21 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def parts(role: str, text: str, *, image: bool = False) -> Rows:
-    content = [{"type": "text", "text": text}]
-    return [{"role": role, "content": [{"type": "image", "text": None}] * image + content}]
+def row(layout: str, number: int) -> dict[str, Any]:
+    """Return a row in a layout of `pair_rows.yaml`."""
+    words = dict(zip(("question", "chosen", "rejected"), said(number), strict=True))
 
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {name: filled(value) for name, value in part.items()}
+        if isinstance(part, list):
+            return list(map(filled, part))
+        if part == "photo":
+            return photo(number)
+        return part.format(n=number, **words) if isinstance(part, str) else part
 
-def formatted(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    return {
-        "images": [photo(n)],
-        "prompt": parts("user", question, image=True),
-        "chosen": parts("assistant", chosen),
-        "rejected": parts("assistant", rejected),
-    }
-
-
-def rlaif_v(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    row = {"ds_name": "RLAIF-V", "image": photo(n), "question": question, "chosen": chosen}
-    origin = {"origin_split": json.dumps({"model": "m"}), "idx": str(n), "image_path": f"v/{n}.jpg"}
-    return row | {"rejected": rejected} | origin
-
-
-def implicit(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    turns = [user(question), assistant(chosen)], [user(question), assistant(rejected)]
-    return {"images": [photo(n)], "chosen": turns[0], "rejected": turns[1], "score_chosen": 8.5}
-
-
-def binarized(n: int) -> dict[str, Any]:
-    question, chosen, _ = said(n)
-    return implicit(n) | {"prompt": question, "messages": [user(question), assistant(chosen)]}
-
-
-def one_message(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    row = {"image": photo(n), "prompt": [user(question)], "chosen": assistant(chosen)}
-    return row | {"rejected": assistant(rejected), "chosen-rating": 4.0}
-
-
-def llama_factory(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    return {
-        "conversations": [{"from": "human", "value": f"<image>{question}"}],
-        "chosen": {"from": "gpt", "value": chosen},
-        "rejected": {"from": "gpt", "value": rejected},
-        "images": [f"{n}.png"],
-    }
-
-
-def ms_swift(n: int) -> dict[str, Any]:
-    question, chosen, rejected = said(n)
-    messages = [user(f"<image>{question}"), assistant(chosen)]
-    return {"messages": messages, "rejected_response": rejected, "images": [f"{n}.png"]}
+    found: dict[str, Any] = filled(LAYOUTS[layout])
+    return found
 
 
 def pack(root: Path, rows: Rows, **options: Any) -> Path:

@@ -20,6 +20,7 @@ from datapipe.testing import assert_resumes_exactly, assert_same_batches
 from ..campaigns import rare
 from ..remote.server import serving
 from .conftest import PHOTOS
+from .stated import read, tried, with_specs
 
 STRETCH = ImageSpec(size=24)
 PAD = ImageSpec(size=(20, 28), resize="pad", normalize="clip")
@@ -100,36 +101,10 @@ def load(folders):
     return make
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "inline": {"num_workers": 0, "shuffle": False},
-    "float32": {"image": CLIP},
-    "bfloat16": {"image": BFLOAT16},
-    "flip": {"image": FLIP},
-    "geometry": {"image": FLIP, "meta": GEOMETRY},
-    "without images": {"image": None},
-    "where": {"where": "width > 180 or images == 0"},
-    "shards": {"shuffle": "shards", "shards_mixed": 2},
-    "ranks": {"rank": 1, "world_size": 2},
-    "processes": {"workers": "processes", "image": FLIP},
-    "device": {"device": "cpu", "image": CLIP},
-    "exclude": {"exclude": [3]},
-    "unverified": {"verify": False, "batch_size": 31},
-}
-
-
 @pytest.mark.parametrize("letters", ["A", "ABT", rare("AbT"), rare("aBc"), rare("AB")])
-@pytest.mark.parametrize("case", CASES)
-def test_batches_are_those_of_the_shards(load, case, letters):
-    assert_same_batches(load(letters, **CASES[case]), load(shards_of(letters), **CASES[case]))
-
-
-@pytest.mark.parametrize(
-    ("letter", "image"), [("P", PAD), ("X", CROP), ("X", CROP_FLIP)], ids=["pad", "crop", "flip"]
-)
-def test_images_of_other_forms_are_those_of_the_shards(load, letter, image):
-    options = {"image": image, "meta": GEOMETRY}
-    assert_same_batches(load(letter, **options), load("a", **options))
+@pytest.mark.parametrize("options", tried("arrays", "cases"), ids=str)
+def test_batches_are_those_of_the_shards(load, options, letters):
+    assert_same_batches(load(letters, **options), load(shards_of(letters), **options))
 
 
 SIGLIP = {"b": {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}}
@@ -139,13 +114,13 @@ SIGLIP = {"b": {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}}
     ("letters", "image", "given"),
     [
         *(("A", image, None) for image in (CLIP, BFLOAT16, FLIP)),
-        *(("X", CROP_FLIP, None), ("P", PAD, None), ("AB", CLIP, SIGLIP)),
+        *(("X", CROP, None), ("X", CROP_FLIP, None), ("P", PAD, None), ("AB", CLIP, SIGLIP)),
     ],
-    ids=["float32", "bfloat16", "flip", "crop", "pad", "different"],
+    ids=["float32", "bfloat16", "flip", "crop", "flipped crop", "pad", "different"],
 )
 def test_kernel_and_torch_write_the_same_pixels(load, kernel, letters, image, given):
-    arrays = load(letters, given, image=image)
-    assert_same_batches(arrays, load(shards_of(letters), given, image=image))
+    options = {"given": given, "image": image, "meta": META if given else GEOMETRY}
+    assert_same_batches(load(letters, **options), load(shards_of(letters), **options))
 
 
 @pytest.mark.parametrize("letters", ["A", "AbT"])
@@ -157,25 +132,11 @@ def test_images_on_the_device_are_those_of_the_shards(load, letters):
         assert arrays.stats()["device"].hits > 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"pack": 200},
-        {"pack": 60, "overlong": "truncate"},
-        {"batch_size": 4},
-        {"max_tokens": 150, "buckets": 3},
-        {"pack": 200, "workers": "processes", "image": FLIP},
-        {"pack": 200, "template": "llava"},  # other tokens than were stored
-        rare({"pack": 200, "meta": (*GEOMETRY, "valid")}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", tried("arrays", "texts"), ids=str)
 @pytest.mark.parametrize("letters", ["A", "S", "AbT", rare("ABT")])
 def test_tokens_are_those_of_the_shards(load, text, options, letters):
     """Stored tokens, and tokens that are made from the texts."""
-    own = {name: options[name] for name in ("overlong", "template") if name in options}
-    rest = {name: value for name, value in options.items() if name not in own}
-    common = {"image": CLIP, "text": text(**own)} | rest
+    common = with_specs({"image": CLIP, "text": {}} | options, text=text)
     assert_same_batches(load(letters, **common), load(shards_of(letters), **common))
 
 
@@ -229,25 +190,13 @@ def test_numpy_reads_them(folders, make):
     assert texts.tobytes().startswith(b'{"id":"id-0"')
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"image": ImageSpec(size=32)}, r"size: \[24, 24\] there, \[32, 32\] asked for"),
-        ({"image": ImageSpec(size=24, resize="pad")}, "resize: 'stretch' there, 'pad' asked for"),
-        ({"image": ImageSpec(resize="dynamic")}, "many sizes"),
-        ({"image": ImageSpec(size=24, random_crop=(0.1, 1))}, "a different part of an image"),
-        ({"transform": print}, "before they are fitted"),
-        ({"decoder": "dali"}, "decoded already"),
-        ({"cache": CacheSpec(memory="1MB")}, "arrays are decoded"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "message"), read("arrays")["refused"], ids=str)
 @pytest.mark.parametrize(
     ("letters", "where"), [("A", ""), ("aB", "dataset 'b' of the mixture: .*")], ids=["A", "aB"]
 )
 def test_what_cannot_be_had_is_refused(load, letters, where, options, message):
     with pytest.raises(PlanError, match=where + message):
-        load(letters, **options)
+        load(letters, **with_specs(options))
 
 
 def test_arrays_of_two_forms_are_refused(folders, tmp_path):

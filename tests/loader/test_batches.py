@@ -60,12 +60,6 @@ def test_text_alone_makes_a_batch_without_images(make):
     assert batch["text"] == ["user: What is number 9?\nassistant: It is 9."]
 
 
-def test_images_can_be_left_out(make):
-    batch = next(iter(make(image=None)))
-    assert "pixel_values" not in batch
-    assert all(batch["text"])
-
-
 def test_an_epoch_has_every_sample_once_and_len_is_exact(make):
     loader = make(batch_size=5)
     batches = list(loader)
@@ -96,16 +90,33 @@ def test_batches_made_in_inference_mode_are_ordinary_tensors(make, options):
         assert not any(torch.is_tensor(v) and v.is_inference() for v in batch.values())
 
 
-def test_defaults_of_torch_do_not_change_the_numbers(make):
-    spec = ImageSpec(size=16, normalize="clip", resize="pad")
-    expected = list(make(image=spec))
+DEFAULTS = """
+    import torch
+
     torch.set_default_dtype(torch.bfloat16)
     torch.set_default_device("meta")
+
+    def same(sample, generator):
+        return sample
+"""
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("workers", [{"num_workers": 0}, {}, {"workers": "processes"}], ids=str)
+def test_defaults_of_torch_do_not_change_the_numbers(make, user_module, device, workers):
+    """They are set where the transform is imported, in worker processes too."""
+    options = {
+        "image": ImageSpec(size=16, normalize="clip", resize="pad"),
+        "device": datapipe.DeviceSpec(device, channels_last=device is not None),
+    }
+    expected = list(make(**options))
     try:
-        changed = list(make(image=spec))
+        loader = make(transform=user_module(DEFAULTS).same, **options, **workers)
+        changed = list(loader)
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
+    loader.close()
     assert_same_batches(changed, expected)
 
 

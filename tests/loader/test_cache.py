@@ -1,39 +1,24 @@
 """Cached samples give the batches that uncached ones give, wherever they come from."""
 
 import logging
+import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
-import torch
 from PIL import Image
 
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec
 from datapipe.testing import assert_same_batches
+from tests.limits import limited
 
 from ..campaigns import rare
+from .stated import IMAGES
 
-IMAGES = {
-    "stretch": ImageSpec(size=24, normalize="clip"),
-    "uint8": ImageSpec(size=24),
-    "bfloat16": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
-    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="siglip"),
-    "flip": ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet"),
-    "random-crop": ImageSpec(size=24, random_crop=(0.3, 1.0), flip=0.5),
-    "shortest": ImageSpec(resize="shortest", size=16, normalize="clip"),
-    "native": ImageSpec(
-        resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096, normalize="clip"
-    ),
-    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
-    "anyres": ImageSpec(
-        resize="tiles", size=16, grids=((16, 32), (32, 16), (32, 32)), normalize="clip"
-    ),
-    "none": None,
-}
-ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
+FORMS = [*IMAGES, "none"]
+ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "dynamic")]
 LOTS = 1 << 30
 
 
@@ -52,14 +37,14 @@ def spec_of(tier, folder, **options):
 @pytest.mark.parametrize(
     ("tier", "form"),
     [
-        *(("memory", form) for form in IMAGES),
+        *(("memory", form) for form in FORMS),
         *(("device", form) for form in ON_DEVICE),
         *(("disk", "native"), ("memory and disk", "tiles")),
-        *(rare(tier, form) for tier in ("disk", "memory and disk") for form in IMAGES),
+        *(rare(tier, form) for tier in ("disk", "memory and disk") for form in FORMS),
     ],
 )
 def test_batches_are_those_without_a_cache(make, tmp_path, form, tier):
-    options = {"image": IMAGES[form], "epochs": 3, "meta": ("source", "id")}
+    options = {"image": IMAGES.get(form), "epochs": 3, "meta": ("source", "id")}
     if form != "none":
         options["meta"] += ("image_geometry",)
     if tier == "device":
@@ -104,8 +89,7 @@ def test_worker_processes_share_a_cache(make, tmp_path, tier):
 
 def test_packs_and_truncated_texts_are_cached_too(make, text):
     cut = {"text": text(max_length=24, overlong="truncate"), "batch_size": 4}
-    tiles = replace(IMAGES["tiles"], patch=8)
-    per_tile = {"text": text(image_tokens="per-tile"), "pack": 256, "image": tiles}
+    per_tile = {"text": text(image_tokens="per-tile"), "pack": 256, "image": IMAGES["tiles"]}
     for unit in ({"text": text(), "pack": 200}, cut, per_tile):
         options = {"image": IMAGES["stretch"], "epochs": 3, **unit}
         loader = make(cache=CacheSpec(memory=LOTS), **options)
@@ -145,48 +129,20 @@ def test_damaged_entries_are_made_anew(make, tmp_path, caplog):
     assert reads_of(again) == 0
 
 
-FULL = """
-import errno, logging, os, resource, sys
-import torch
-import datapipe
-
-logging.basicConfig(format="LOG %(message)s", stream=sys.stdout)
-folder, cache, limit = sys.argv[1:]
-
-def batches(**more):
-    image = datapipe.ImageSpec(size=24, normalize="clip")
-    loader = datapipe.make_loader(
-        folder, batch_size=4, epochs=2, image=image, num_workers=0, **more
-    )
-    found = [batch["pixel_values"].clone() for batch in loader]
-    if "cache" in more:
-        print("STATS", loader.stats()["disk"].hits, loader.stats()["disk"].expected)
-    return found
-
-expected = batches()
-if limit == "posix_fallocate":
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.posix_fallocate = full
-else:
-    # Writes at or behind this offset of any file fail.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
-found = batches(cache=datapipe.CacheSpec(disk=cache))
-assert len(found) == 20 and all(torch.equal(a, b) for a, b in zip(found, expected))
-"""
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    ("limit", "serves"), [("0", False), ("posix_fallocate", False), ("65000", True)]
-)
-def test_a_disk_that_is_full_does_not_end_training(packed, tmp_path, limit, serves):
-    command = [sys.executable, "-c", FULL, packed, tmp_path / "cache", limit]
-    out = subprocess.run(command, timeout=300, capture_output=True, text=True)
-    assert out.returncode == 0, out.stderr
-    assert out.stdout.count("LOG nothing more is cached") == 1, out.stdout
-    hits, expected = out.stdout.partition("STATS ")[2].split()
-    assert (int(hits) > 0, expected) == ((True, "1.0") if serves else (False, "0.0"))
+@pytest.mark.parametrize(("limit", "serves"), [(0, False), (None, False), (65_000, True)])
+def test_a_disk_that_is_full_does_not_end_training(
+    make, tmp_path, caplog, failing_disk, limit, serves
+):
+    """Files grow up to a limit; without one, they are refused their room."""
+    options = {"image": IMAGES["stretch"], "epochs": 2, "num_workers": 0}
+    expected = list(make(**options))
+    no_room = failing_disk("posix_fallocate", lambda call: True)
+    with no_room if limit is None else limited(resource.RLIMIT_FSIZE, limit):
+        loader = make(cache=spec_of("disk", tmp_path), **options)
+        assert_same_batches(loader, expected)
+    assert caplog.text.count("nothing more is cached") == 1
+    disk = loader.stats()["disk"]
+    assert (disk.hits > 0, disk.expected) == ((True, 1.0) if serves else (False, 0.0))
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
@@ -263,8 +219,10 @@ def test_stats_say_where_samples_came_from(make, tmp_path):
     assert stats["disk"].hits == 0
     loader = make(cache=spec_of("memory and disk", tmp_path), **options)
     list(loader)
-    assert loader.stats()["disk"].hits == 37
-    assert loader.stats()["memory"].bytes > 0
+    stats = loader.stats()
+    assert [stats[tier].hits for tier in ("memory", "disk", "source")] == [2 * 37, 37, 0]
+    assert [stats[tier].kept for tier in ("memory", "disk")] == [37, 0]
+    assert stats["memory"].bytes > 0
 
 
 @pytest.mark.parametrize("tier", ["memory", "device"])

@@ -6,9 +6,6 @@ import torch
 from datapipe import BatchSpec, ImageSpec, PlanError
 from datapipe.loader.plan_report import report_plan
 
-TILES = ImageSpec(resize="tiles", size=16, tiles=4)
-DYNAMIC = ImageSpec(resize="dynamic", patch=8, min_pixels=256, max_pixels=1024)
-
 
 def shapes(loader):
     return {

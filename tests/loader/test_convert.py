@@ -4,7 +4,6 @@ import json
 import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import datapipe
 from datapipe import ImageSpec, PackError, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
+from tests.limits import limited
 
 from ..remote.server import serving
 from .conftest import DAMAGED
@@ -31,13 +31,9 @@ def test_bytes_do_not_depend_on_threads(packed, text, tmp_path, contents):
 
 def break_off(limit, **options):
     """Convert while no file may have more bytes than these, as on a disk that is full."""
-    given = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, given[1]))
-    try:
-        with pytest.raises((OSError, PackError), match="File too large"):
-            convert_dataset(**options)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, given)
+    full = pytest.raises((OSError, PackError), match="File too large")
+    with limited(resource.RLIMIT_FSIZE, limit), full:
+        convert_dataset(**options)
     with pytest.raises(datapipe.IndexMismatch, match="not finished"):
         open_dataset(options["arrays"])
 
@@ -55,24 +51,15 @@ def test_a_conversion_that_broke_off_goes_on(packed, text, tmp_path, limit, cont
     assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("moved", [1, 7])
-def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
-    packed, text, tmp_path, monkeypatch, moved, contents
+@pytest.mark.parametrize("number", [2, 8])  # after texts.npy, and after the other arrays
+def test_a_conversion_that_ended_while_files_went_into_place_goes_on(
+    packed, text, tmp_path, failing_disk, number, contents
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     options = {"image": IMAGE, "text": text()}
     convert_dataset(packed, whole, **options)
-    replace, calls = Path.replace, iter(range(100))
-
-    def killed(self, target):
-        if target.parent == broken and next(calls) == moved:
-            raise KeyboardInterrupt
-        return replace(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            convert_dataset(packed, broken, **options)
+    with failing_disk("replace", number.__eq__), pytest.raises(PackError, match="No space left"):
+        convert_dataset(packed, broken, **options)
     assert (broken / "texts.npy").exists()
     convert_dataset(packed, broken, **options)
     assert contents(broken) == contents(whole)

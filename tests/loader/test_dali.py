@@ -100,22 +100,6 @@ def test_the_options_of_dali_are_its_name(make):
     assert_same_batches(make(decoder=options), make(decoder="dali"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"hw_decoder_load": 1.5},
-        {"hw_decoder_load": "all"},
-        {"preallocate_width": -1},
-        {"preallocate_height": 2.0},
-        {"hybrid_huffman_threshold": -1},
-        {"pipelines": 0},
-    ],
-)
-def test_options_of_dali_out_of_range_are_refused(options):
-    with pytest.raises(PlanError, match=next(iter(options))):
-        datapipe.DaliOptions(**options)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     ("options", "cause"),

@@ -1,7 +1,5 @@
 """Copying batches to a device: their layout, and buffers that are not reused too early."""
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from types import SimpleNamespace

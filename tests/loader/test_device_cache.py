@@ -1,20 +1,15 @@
 """Images that stay on the device: the same batches, and nothing is decoded or carried twice."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
 import datapipe
-from datapipe import CacheSpec, Loader
+from datapipe import CacheSpec
 from datapipe.testing import assert_same_batches
 
-from .test_cache import IMAGES, LOTS
-
-Make = Callable[..., Loader]
+from .stated import IMAGES
+from .test_cache import LOTS
 
 
 def check_cached(make, cache, **options):

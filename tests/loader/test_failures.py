@@ -1,7 +1,6 @@
 """Samples and shards that fail while a loader runs."""
 
 import shutil
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from PIL import Image
 
 import datapipe
-from datapipe import DecodeError, ImageSpec, IndexMismatch, Loader, SampleError, StoreError
+from datapipe import DecodeError, ImageSpec, IndexMismatch, SampleError, StoreError
 from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import write_sums
@@ -20,8 +19,6 @@ from tests.workers.process_list import worker_processes
 from .conftest import DAMAGED
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
-
-MakeDamaged = Callable[..., Loader]
 
 either = pytest.mark.parametrize("workers", ["threads", "processes"])
 

@@ -12,23 +12,17 @@ from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
+from .stated import IMAGES
 
-NATIVE = ImageSpec(resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096)
-TILES = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, merge=2)
-ANYRES = ImageSpec(
-    resize="tiles", size=16, grids=((16, 32), (32, 16), (32, 32)), patch=8, fill=(0, 0, 0)
-)
-DYNAMIC = ImageSpec(resize="dynamic", patch=8, merge=2, min_pixels=256, max_pixels=4096)
-SHORTEST = ImageSpec(resize="shortest", size=16)
-PATCHED = ImageSpec(resize="shortest", size=16, patch=8)
 MODES = {
-    "native": (NATIVE, "native", {"image_grid_thw"}),
-    "mrope": (replace(NATIVE, mrope=True), "native", {"image_grid_thw"}),
-    "tiles": (TILES, "per-tile", set()),
-    "anyres": (ANYRES, "per-tile", {"image_sizes"}),
-    "dynamic": (DYNAMIC, "native", {"image_sizes"}),
-    "shortest": (PATCHED, "native", {"image_sizes"}),
+    "native": ("native", {"image_grid_thw"}),
+    "mrope": ("native", {"image_grid_thw"}),
+    "tiles": ("per-tile", set()),
+    "anyres": ("per-tile", {"image_sizes"}),
+    "dynamic": ("native", {"image_sizes"}),
+    "shortest": ("native", {"image_sizes"}),
 }
+"""Rule of the tokens of an image, and what batches say of each image."""
 IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
@@ -46,7 +40,7 @@ def images_of(batch, columns):
 @modes
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
 def test_texts_have_as_many_image_tokens_as_the_images_need(make, text, packed, mode, options):
-    spec, rule, facts = MODES[mode]
+    spec, (rule, facts) = IMAGES[mode], MODES[mode]
     transform, columns = make_transform(spec), open_dataset(packed).columns
     for batch in make(image=spec, text=text(image_tokens=rule), meta=(*META, "sample"), **options):
         images = images_of(batch, columns)
@@ -64,7 +58,7 @@ def test_texts_have_as_many_image_tokens_as_the_images_need(make, text, packed, 
 
 @pytest.mark.parametrize("mode", ["native", "tiles", "anyres"])
 def test_packs_keep_to_a_capacity_of_patches(make, text, mode):
-    spec, rule, _ = MODES[mode]
+    spec, (rule, _) = IMAGES[mode], MODES[mode]
     options = {"image": spec, "text": text(image_tokens=rule), "meta": META}
     most = max(len(batch["pixel_values"]) for batch in make(pack=2000, **options))
     bound = 300 if mode == "native" else 25
@@ -81,7 +75,7 @@ def test_packs_keep_to_a_capacity_of_patches(make, text, mode):
     "mode", ["tiles", "mrope", *map(rare, ("native", "anyres", "dynamic", "shortest"))]
 )
 def test_every_form_resumes_exactly(make, text, mode):
-    spec, rule, _ = MODES[mode]
+    spec, (rule, _) = IMAGES[mode], MODES[mode]
     pack = PackSpec(400, max_patches=None if mode == "dynamic" else 200)
     cut = text(image_tokens=rule, max_length=200, overlong="truncate")
     assert_resumes_exactly(
@@ -93,7 +87,7 @@ def test_every_form_resumes_exactly(make, text, mode):
 
 @modes
 def test_a_truncated_sample_keeps_the_rows_of_its_images(make, text, mode):
-    spec, rule, _ = MODES[mode]
+    spec, (rule, _) = IMAGES[mode], MODES[mode]
     options = {"image": spec, "batch_size": 1, "meta": META}
     whole = {b["key"][0]: b for b in make(text=text(image_tokens=rule), **options)}
     least = min(b["input_ids"].shape[1] for b in whole.values() if b["images_per_sample"][0] == 2)
@@ -106,14 +100,15 @@ def test_a_truncated_sample_keeps_the_rows_of_its_images(make, text, mode):
             kept += images
             lost += int(one["images_per_sample"][0]) - images
             assert ("pixel_values" in batch) == (images > 0)
-            if images and spec is NATIVE:
+            if images and mode == "native":
                 rows = int(batch["image_grid_thw"].prod(1).sum())
                 assert torch.equal(batch["pixel_values"], one["pixel_values"][:rows])
     assert kept > 0 < lost
 
 
 def test_models_may_make_one_number_of_tokens_of_images_that_are_padded(make, text):
-    for batch in make(image=SHORTEST, text=text(image_tokens=5), meta="images_per_sample"):
+    image = IMAGES["shortest"]
+    for batch in make(image=image, text=text(image_tokens=5), meta="images_per_sample"):
         images = int(batch["images_per_sample"].sum())
         assert int((batch["input_ids"] == IMAGE_ID).sum()) == 5 * images
 

@@ -1,6 +1,5 @@
 """Batches of datasets with different images and texts: each sample as its own loader makes it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,54 +8,18 @@ import torch
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
+from datapipe import CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_same_batches
 
-MakeText = Callable[..., datapipe.TextSpec]
+from .stated import read, with_specs
 
 META = ("dataset", "key", "valid", "images_per_sample", "image_geometry")
-NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096)
-
+STATED = read("kinds")
 PAIRS = {
-    "fixed": (
-        ImageSpec(size=24, random_crop=(0.2, 1.0), flip=0.5, normalize="imagenet"),
-        ImageSpec(size=24, resize="pad", normalize="siglip"),
-    ),
-    "bfloat16": (
-        ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
-        ImageSpec(size=24, normalize="siglip", flip=0.5, dtype=torch.bfloat16),
-    ),
-    "scaled": (ImageSpec(size=24), ImageSpec(size=24, scaled_decode=True)),
-    "tiles": (
-        ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
-        ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False, normalize="clip"),
-    ),
-    "fixed and tiles": (
-        ImageSpec(size=16, flip=0.5, normalize="clip"),
-        ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
-    ),
-    "anyres": (
-        ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
-        ImageSpec(resize="tiles", size=16, grids=((16, 48), (48, 48)), normalize="siglip"),
-    ),
-    "native": (
-        replace(NATIVE, normalize="clip"),
-        replace(NATIVE, normalize="siglip", min_pixels=4096, max_pixels=16384),
-    ),
-    "mrope": (
-        replace(NATIVE, normalize="clip", mrope=True),
-        replace(NATIVE, normalize="clip", mrope=True, max_pixels=1024),
-    ),
-    "shortest": (
-        ImageSpec(resize="shortest", size=16, normalize="clip"),
-        ImageSpec(resize="shortest", size=32, normalize="siglip"),
-    ),
-    "shortest and dynamic": (
-        ImageSpec(resize="shortest", size=32, patch=16, normalize="clip"),
-        ImageSpec(resize="dynamic", patch=16, max_pixels=4096, normalize="clip"),
-    ),
-    "none": (None, None),
+    name: [None if fields is None else ImageSpec(**fields) for fields in pair]
+    for name, pair in STATED["pairs"].items()
 }
+NATIVE = PAIRS["native"][0]
 
 
 @pytest.fixture
@@ -221,43 +184,15 @@ def test_devices_and_caches_take_images_of_two_specs(mix, pair, more):
     assert_same_batches(mix(first, other, **options | more), plain)
 
 
-SMALL = ImageSpec(size=24, normalize="clip")
-TILES = {"resize": "tiles", "size": 24}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "options", "told"),
-    [
-        (SMALL, {"size": 448}, {}, r"\[3, 24, 24\] of one, \[3, 448, 448\] of other"),
-        (SMALL, {"normalize": None}, {}, "torch.float32 of one, torch.uint8 of other"),
-        (SMALL, NATIVE, {}, "'image_grid_thw'"),
-        (SMALL, TILES | {"grids": ((24, 48),)}, {}, "'image_sizes'"),
-        (SMALL, {"resize": "shortest"}, {}, "of the largest image of other"),
-        (NATIVE, {"merge": 1}, {}, "merge: 2 of one, 1 of other"),
-        (NATIVE, {"patch": 4, "temporal": 8}, {}, "patch: 8 of one, 4 of other"),
-        (SMALL, {"resize": "crop"}, {"cache": CacheSpec(memory=1 << 30, keep="decoded")},
-         "one and other differ"),
-        (SMALL, {"normalize": "siglip"}, {"device": "cpu"}, "normalised on the device"),
-        (SMALL, {"resize": "shortest"}, {"device": "cpu"}, "pads images of resize='stretch'"),
-        (SMALL, {"flip": 0.5}, {"device": "cpu", "cache": CacheSpec(device=1 << 20)},
-         "keeps images of one ImageSpec"),
-        (SMALL, TILES, {"batch_size": BatchSpec(4, sample_images=2), "text": True},
-         "sample_images=2"),
-        (SMALL, {"flip": 0.5}, {"decoder": "dali"}, "DALI makes all images of a batch alike"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "options", "told"), STATED["refused"], ids=str)
 def test_images_that_cannot_be_in_one_batch_are_refused(mix, text, one, other, options, told):
     if options.get("decoder"):
         pytest.importorskip("nvidia.dali")
-    changed = other if isinstance(other, ImageSpec) else replace(one, **other)
-    options = {"batch_size": 4, "image": one} | options
-    if "text" in options:
-        options["text"] = text()
-    alike = {"image": replace(one)}
+    options = with_specs({"batch_size": 4, "image": one} | options, text=text)
+    alike = {"image": ImageSpec(**one)}
     mix(alike, alike, **options)
     with pytest.raises(PlanError, match=told):
-        mix(alike, {"image": changed}, **options)
+        mix(alike, {"image": ImageSpec(**one | other)}, **options)
 
 
 def test_texts_that_make_no_batch_are_refused(mix, text, qwen, tokenizer):

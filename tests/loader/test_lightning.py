@@ -1,17 +1,14 @@
 """A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
 
 import logging
-from collections.abc import Callable
 
 import pytest
 import torch
 
-from datapipe import Loader, RunSpec
+from datapipe import RunSpec
 from datapipe.testing import valid_keys
 
 pl = pytest.importorskip("pytorch_lightning")
-
-Make = Callable[..., Loader]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
+"""Batches train a model of Hugging Face as they are: a tiny LLaVA."""
 
 from copy import deepcopy
 
@@ -6,50 +6,21 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import ImageSpec
+from examples.huggingface_models import FAMILIES, make_tiny
+
+from .pair_rows import pack, row
 
 pytest.importorskip("transformers")
 
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
-
-from .pair_rows import formatted, pack
-
-IMAGE = ImageSpec(size=16, normalize="clip")
-IMAGE_TOKENS = 4  # (16 / 8) ** 2: sides of the image and of a patch
+IMAGE, IMAGE_TOKENS = FAMILIES["llava"].image, FAMILIES["llava"].image_tokens
 META = ("key", "valid", "num_items_in_batch")
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
-def model(request):
+def model(request, tokenizer):
     """In float64, so that losses can be compared to many digits."""
+    made, _ = make_tiny("llava", tokenizer, request.param)
     torch.manual_seed(0)
-    made = LlavaForConditionalGeneration(
-        LlavaConfig(
-            vision_config=CLIPVisionConfig(
-                hidden_size=16,
-                intermediate_size=32,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                image_size=16,
-                patch_size=8,
-            ),
-            text_config=LlamaConfig(
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                vocab_size=640,
-                max_position_embeddings=1024,
-                # With a cache transformers does not look for packs in position_ids.
-                use_cache=False,
-            ),
-            image_token_index=3,  # <image> of the tokenizer in conftest.py
-            image_seq_length=IMAGE_TOKENS,
-            vision_feature_layer=-1,
-            attn_implementation=request.param,
-        )
-    )
     for parameter in made.parameters():
         if parameter.ndim > 1:  # weights as small as by default hide what attends to what
             torch.nn.init.normal_(parameter, std=0.2)
@@ -123,7 +94,7 @@ def answers_of(model, batch):
 
 
 def test_both_answers_of_a_pair_are_as_likely_in_a_batch_as_alone(model, text, tmp_path):
-    path = pack(tmp_path, [formatted(number) for number in range(6)])
+    path = pack(tmp_path, [row("formatted", number) for number in range(6)])
     spec = text(image_tokens=IMAGE_TOKENS, pairs=True)
     options = {"image": IMAGE, "text": spec, "shuffle": False, "num_workers": 0}
     alone = [

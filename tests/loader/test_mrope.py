@@ -14,6 +14,7 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.loader.batch.collate import mrope_positions
 from datapipe.testing import assert_same_batches
+from examples.huggingface_models import make_tiny
 
 IMAGE = ImageSpec(
     resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096, mrope=True
@@ -76,26 +77,12 @@ def qwen(vocabulary):
 @pytest.fixture(scope="module")
 def rope_index(vocabulary):
     """`get_rope_index` of a Qwen2-VL, over a padded batch."""
+    pytest.importorskip("transformers")
     image_id = vocabulary.token_to_id(AROUND[1])
-    transformers = pytest.importorskip("transformers")
-    config = transformers.Qwen2VLConfig(
-        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2},
-        text_config={
-            "hidden_size": 32,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "vocab_size": 8,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
-        },
-    )
-    model = transformers.Qwen2VLModel(config)
+    model, _ = make_tiny("qwen2-vl", vocabulary)
 
     def positions(batch):
-        return model.get_rope_index(
+        return model.model.get_rope_index(
             batch["input_ids"],
             mm_token_type_ids=(batch["input_ids"] == image_id).int(),
             image_grid_thw=batch.get("image_grid_thw"),

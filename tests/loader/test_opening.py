@@ -10,22 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import datapipe
 from datapipe import DatapipeError, IndexMismatch, Mixture, PlanError, make_loader
 from datapipe.index.dataset import open_dataset
 
-CONTENTS = yaml.safe_load(Path(__file__).with_name("opened_files.yaml").read_text())
+from .stated import read
+
+CONTENTS = read("opened_files")
 
 
 @pytest.mark.parametrize("content", CONTENTS["records"])
 def test_raw_records_in_json_are_told_from_a_mixture(tmp_path, content):
     raw = tmp_path / "my captions.json"
     raw.write_text(content)
-    for read in (lambda path: make_loader(path, batch_size=1), Mixture.load):
+    for take in (lambda path: make_loader(path, batch_size=1), Mixture.load):
         with pytest.raises(PlanError) as error:
-            read(raw)
+            take(raw)
         assert str(error.value) == (
             f"{raw}: this is raw data (records, not a mixture); pack it first: "
             f"`datapipe pack '{raw}' shards/`"
@@ -64,19 +65,7 @@ def raw_files(tmp_path, jpeg, make_tar):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("a.jsonl", r"raw data \(records\); pack it first: `datapipe pack .*a\.jsonl shards"),
-        ("a.jsonl.gz", r"this is raw data \(records\); pack it first"),
-        ("a.csv", r"this is raw data \(records\); pack it first"),
-        ("a.parquet", r"this is raw data \(records\); pack it first"),
-        ("a.jpg", r"this is an image; pack its folder first: `datapipe pack .* shards/`"),
-        ("a.npy", r"a\.npy is a file, but neither .*; give the folder that `datapipe pack` wrote"),
-        ("a.tar.gz", r"a\.tar\.gz is compressed.* give the \.tar, or unpack raw data and pack"),
-        ("a.zip", r"a\.zip is an archive; unpack it, and pack"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), CONTENTS["files"])
 def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(raw_files, name, said):
     for path in (raw_files / name, [raw_files / name]):
         with pytest.raises(IndexMismatch, match=said):
@@ -99,15 +88,7 @@ def test_other_folders_say_what_to_give(tmp_path, packed):
     (tmp_path / "notes" / "todo.md").touch()
     image = datapipe.ImageSpec(size=8)
     datapipe.convert_dataset(packed, tmp_path / "both" / "train", image=image)
-    for name, said in {
-        "no": "no such folder; give the one that",
-        "empty": "is empty, .*; give the folder that .*, or pack raw data into it",
-        "notes": r"has neither dataset\.json nor a \.tar file \(found: todo\.md\); give the",
-        "both": "is not a dataset, but contains some: train; give one of them, or a list",
-        "both/train/columns": "is part of a dataset; give its folder, .*/both/train",
-        "both/train/part-000000.parquet": "is part of a dataset; give its folder, .*/both/train",
-        "both/train/dataset.json": r"is the dataset\.json of a dataset; give its folder, .*/train",
-    }.items():
+    for name, said in CONTENTS["folders"]:
         with pytest.raises(DatapipeError, match=said) as error:
             make_loader(tmp_path / name, batch_size=1)
         assert "RAW shards" not in str(error.value)

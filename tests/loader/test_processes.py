@@ -184,33 +184,3 @@ else:
 """
     done = run(body, packed, workers="processes")
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n" * 4 + "18\n", "")
-
-
-def test_defaults_of_torch_do_not_reach_batches(packed, tmp_path):
-    script = tmp_path / "defaults.py"
-    script.write_text(
-        """
-import sys, torch, datapipe
-torch.set_default_device("meta")
-torch.set_default_dtype(torch.float64)
-def same(sample, generator):
-    return sample
-if __name__ == "__main__":
-    for workers, number in (("threads", 0), ("threads", 1), ("processes", 1)):
-        device = datapipe.DeviceSpec("cpu", channels_last=True)
-        for options in ({"transform": same}, {"device": device}):
-            loader = datapipe.make_loader(sys.argv[1], batch_size=8, image=datapipe.ImageSpec(
-                size=32, normalize="clip"), workers=workers, num_workers=number, **options)
-            pixels = [batch["pixel_values"] for batch in loader]
-            print({rows.device.type for rows in pixels}, {rows.dtype for rows in pixels},
-                  f"{sum(rows.double().sum().item() for rows in pixels):.3f}")
-"""
-    )
-    done = subprocess.run(
-        [sys.executable, script, packed], capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6
-    assert len(set(lines)) == 1
-    assert lines[0].startswith("{'cpu'} {torch.float32} ")

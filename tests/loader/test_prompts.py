@@ -11,7 +11,7 @@ from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
 from .conftest import SAMPLES
-from .pair_rows import assistant, formatted, loader_of, pack, photo, said, user
+from .pair_rows import assistant, loader_of, pack, photo, row, said, user
 
 META = ("key", "valid", "images_per_sample")
 
@@ -88,7 +88,7 @@ def test_earlier_answers_stay_and_the_last_one_or_both_of_a_pair_go(load, tokeni
     assert one == other
     assert "Hi.<|im_end|>" in one
     assert one.endswith("What is it?<|im_end|>\n<|im_start|>assistant\n")
-    path = pack(tmp_path / "pairs", [formatted(number) for number in range(4)])
+    path = pack(tmp_path / "pairs", [row("formatted", number) for number in range(4)])
     batch = next(iter(load(path=path, shuffle=False, meta=("chosen",))))
     assert texts_of(batch, tokenizer)[2].startswith(
         "<|im_start|>user\n<image>What is number 2?<|im_end|>"

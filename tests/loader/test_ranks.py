@@ -17,6 +17,7 @@ from datapipe.loader.distributed import (
     default_workers,
     resolve_ranks,
 )
+from tests.case_files import cases
 from tests.fake_ranks import fake_rank
 from tests.waiting import PATIENCE
 
@@ -135,30 +136,13 @@ def mesh_of(shape, names=None):
     return init_device_mesh("cpu", shape, mesh_dim_names=names)
 
 
-@pytest.mark.parametrize(
-    ("shape", "names", "expected"),
-    [
-        ((4,), None, [0, 1, 2, 3]),
-        ((2, 2), None, [0, 1, 2, 3]),
-        ((4,), ("whatever",), [0, 1, 2, 3]),
-        ((4,), ("tp",), [0, 0, 0, 0]),
-        ((2, 2), ("cp", "tp"), [0, 0, 0, 0]),
-        ((2, 2), ("dp", "tp"), [0, 0, 1, 1]),
-        ((2, 2), ("pp", "dp"), [0, 1, 0, 1]),
-        ((2, 2), ("data_parallel", "tensor_parallel"), [0, 0, 1, 1]),
-        ((2, 2), ("replicate", "shard"), [0, 1, 2, 3]),
-        ((2, 2, 2), ("dp_replicate", "dp_shard", "cp"), [0, 0, 1, 1, 2, 2, 3, 3]),
-        ((2, 2, 2), ("pp", "dp_shard", "tp"), [0, 0, 1, 1, 0, 0, 1, 1]),
-        ((2, 2, 2), ("fsdp", "Context-Parallel", "DDP"), [0, 1, 0, 1, 2, 3, 2, 3]),
-        ((1, 4), ("custom", "dp"), [0, 1, 2, 3]),
-    ],
-    ids=str,
-)
-def test_dimensions_that_carry_data_make_the_ranks(shape, names, expected):
+@pytest.mark.parametrize(("shape", "names", "ranks"), cases("loader/meshes"))
+def test_dimensions_that_carry_data_make_the_ranks(shape, names, ranks):
+    expected = list(map(int, ranks.split()))
     for process, rank in enumerate(expected):
         with fake_rank(process, len(expected)):
-            ranks = resolve_ranks(None, None, mesh_of(shape, names))
-        assert ranks == (rank, max(expected) + 1)
+            mesh = mesh_of(tuple(map(int, shape.split())), tuple(names.split()) or None)
+            assert resolve_ranks(None, None, mesh) == (rank, max(expected) + 1)
 
 
 def test_a_slice_of_a_mesh_is_taken_at_its_word():

@@ -4,8 +4,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -15,10 +13,9 @@ import pytest
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, WorkerError
 from datapipe.testing import assert_same_batches
-from tests.imports import IMPORTS
 
 from ..remote.server import serving
-from .test_transform import darken
+from .stated import darken
 
 ray = pytest.importorskip("ray")
 
@@ -162,48 +159,6 @@ def test_a_batch_that_kills_its_workers_is_named(make_far):
         match=r"batch from sample 000000004 .* failed in each of 3 attempts: the process .* died",
     ):
         next(batches)
-
-
-SCRIPT = """
-import ray, sys
-import datapipe
-
-def halve(sample, generator):  # defined in the script, and sent by its code
-    return sample | {"images": [image // 2 for image in sample["images"]]}
-
-if __name__ == "__main__":
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init(address="local", num_cpus=2, **quiet)
-    loader = datapipe.make_loader(
-        sys.argv[1], batch_size=4, epochs=None, workers="ray", transform=halve,
-        image=datapipe.ImageSpec(size=16),
-    )
-    for number, batch in enumerate(loader):
-        if number == 12:
-            print("begun", flush=True)
-"""
-
-
-def test_ctrl_c_ends_a_script_with_its_own_lines(packed, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(packed)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ | IMPORTS,
-    )
-    try:
-        assert process.stdout.readline() == "begun\n"
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode, err
-    assert err.count("Traceback") == 1, err
-    assert err.splitlines()[-1] == "KeyboardInterrupt"
 
 
 @pytest.fixture

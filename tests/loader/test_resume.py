@@ -12,48 +12,16 @@ from hypothesis import strategies as st
 
 import datapipe
 from datapipe import CacheSpec, DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
-from datapipe.decode.dali.graph import installed
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
-from ..campaigns import rare
+from .stated import read, tried, with_specs
 from .test_runs import take
-from .test_transform import darken
 
 META = ("key", "valid", "num_items_in_batch")
 
-CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
-MIRRORED = ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet")
-PADDED = ImageSpec(size=(24, 40), resize="pad", normalize="imagenet")
 
-
-def needs_dali(options):
-    return pytest.param(
-        options, marks=pytest.mark.skipif(not installed(), reason="DALI is not installed")
-    )
-
-
-PLANS = [
-    rare({"batch_size": 4}),
-    rare({"batch_size": 4, "group": 8}),
-    {"batch_size": 3, "buckets": 4},
-    rare({"batch_size": 5, "buckets": (30, 40)}),
-    {"max_tokens": 200},
-    rare({"pack": 200}),
-    rare({"pack": 200, "shuffle": False}),
-    {"pack": 200, "shuffle": "shards", "shards_mixed": 2},
-    rare({"pack": datapipe.PackSpec(256, multiple_of=16), "batch_size": 2}),
-    {"pack": datapipe.PackSpec(256, max_images=3, static_shapes=True)},
-    rare({"pack": 200, "where": "images > 0"}),
-    rare({"batch_size": 2, "where": "width >= 170"}),
-    {"pack": 200, "exclude": ["000000003", 12, {"epoch": 0, "start": 2, "stop": 5}]},
-    rare({"pack": 200, "epochs": 2}),
-    rare({"batch_size": 4, "epochs": None, "run": datapipe.RunSpec(max_steps=25)}),
-    {"pack": 200, "epochs": None, "run": datapipe.RunSpec(train_tokens=2500)},
-]
-
-
-@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("options", tried("resumed", "plans"), ids=str)
 def test_every_plan_resumes_exactly(make, text, options):
     whole = options.get("epochs", 1) == 1 and "exclude" not in options
     assert_resumes_exactly(
@@ -63,27 +31,7 @@ def test_every_plan_resumes_exactly(make, text, options):
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        rare({"shuffle": False}),
-        {"drop_last": True},
-        {"batch_size": 1, "seed": 9},
-        rare({"batch_size": 37}),
-        {"batch_size": 64},
-        rare({"prefetch_factor": 7}),
-        {"image": ImageSpec(size=16, normalize="clip", resize="pad")},
-        {"image": None, "meta": ("id",)},
-        {"image": CROPS, "transform": darken, "epochs": 2},
-        {"cache": CacheSpec(memory=100_000)},
-        {"cache": CacheSpec(device=1 << 30), "device": "cpu", "image": MIRRORED, "epochs": 2},
-        {"device": "cpu", "image": ImageSpec(size=24, normalize="clip")},
-        needs_dali({"decoder": "dali", "image": CROPS}),
-        needs_dali({"decoder": "dali", "device": "cpu", "image": PADDED}),
-    ],
-    ids=lambda options: " ".join(options) or "plain",
-)
+@pytest.mark.parametrize("options", tried("resumed", "loaders"), ids=str)
 def test_every_loader_resumes_exactly(make, options):
     assert_resumes_exactly(
         lambda **more: make(**options, **more),
@@ -195,25 +143,10 @@ def test_a_world_size_that_does_not_divide_the_groups_warns_in_units_of_the_plan
     assert "give a batch_size that divides 64" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"seed": 1}, "seed"),
-        ({"shuffle": False}, "shuffle"),
-        ({"drop_last": True}, "drop_last"),
-        ({"pack": 201}, "pack"),
-        ({"group": 2}, "group"),
-        ({"pack": datapipe.PackSpec(200, window=3)}, "pack_window"),
-        ({"where": "images > 0"}, "where"),
-        ({"pack": datapipe.PackSpec(200, max_images=3)}, "max_images"),
-        ({"text": {"image_tokens": 7}}, "text.image_tokens"),
-        ({"text": {"template": "caption"}}, "text.tokenizer_and_template"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("change", "name"), read("resumed")["others"], ids=str)
 def test_a_state_of_another_plan_names_the_difference(make, text, change, name):
     state = make(text=text(), pack=200, group=4).state_dict()
-    options = {"pack": 200, "group": 4, **change, "text": text(**change.get("text", {}))}
+    options = with_specs({"pack": 200, "group": 4, "text": {}} | change, text=text)
     with pytest.raises(StateMismatch, match=f"{name}: .* in the state, .* here"):
         make(**options).load_state_dict(state)
 

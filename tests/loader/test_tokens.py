@@ -9,6 +9,11 @@ from tokenizers import Tokenizer
 
 import datapipe
 from datapipe import ImageSpec, PlanError
+from datapipe.geometry.sizes import native
+from datapipe.geometry.tiles import per_tile
+from datapipe.index.dataset import open_dataset
+
+from .conftest import SAMPLES
 
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
@@ -88,6 +93,15 @@ def test_an_image_has_the_tokens_that_its_size_and_patch_make(
     batch = next(iter(make(image=image, text=spec, meta="images_per_sample", **options)))
     images = int(batch["images_per_sample"].sum())
     assert (batch["input_ids"] == placeholder).sum() == tokens * images
+
+
+@pytest.mark.parametrize("rule", ["native", "per-tile", lambda widths, heights: 1 + widths // 2])
+def test_tokens_are_counted_by_rule_or_function_if_images_are_left_out(make, text, packed, rule):
+    columns = open_dataset(packed).columns
+    sizes = [side[:].astype(np.int64) for side in (columns.image_width, columns.image_height)]
+    count = {"native": native, "per-tile": per_tile}.get(rule, rule)
+    (batch,) = make(image=None, text=text(image_tokens=rule), batch_size=SAMPLES)
+    assert int((batch["input_ids"] == 3).sum()) == count(*sizes).sum()
 
 
 @pytest.mark.parametrize("resize", ["native", "dynamic", "tiles"])

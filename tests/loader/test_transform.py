@@ -7,6 +7,8 @@ import torch
 from datapipe import ImageSpec, TransformError
 from datapipe.testing import assert_same_batches
 
+from .stated import darken
+
 CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
 
 
@@ -19,12 +21,6 @@ def by_key(loader):
             if count:
                 found[key] = batch["pixel_values"][end - int(count)].clone()
     return found
-
-
-def darken(sample, generator):
-    factor = generator.random()
-    images = [(image * factor).astype(np.uint8) for image in sample["images"]]
-    return sample | {"images": images}
 
 
 @pytest.mark.parametrize("options", [{"transform": darken}, {"image": CROPS}], ids=["own", "crop"])

@@ -181,14 +181,16 @@ class WatchedMemory(torch.Tensor):
         super().__setitem__(index, value)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_keep_the_order(source, workers):
-    expected = list(loaded(source(), 0))
-    assert [len(keys) for keys in expected] == [4] * 9 + [1]
-    assert list(loaded(source(), workers)) == expected
-    made = source()
-    loader = DataLoader(made, batch_size=4, num_workers=workers, collate_fn=keys_of)
-    assert list(made.track(loader)) == expected
+@pytest.mark.parametrize(("workers", "context"), [(1, "fork"), (3, "fork"), (1, "spawn")])
+def test_workers_of_a_dataloader_keep_the_order_and_share_the_epoch(source, workers, context):
+    made, expected = source(), source()
+    for each in (made, expected):
+        each.set_epoch(3)
+    options = {"num_workers": workers, "multiprocessing_context": context}
+    loader = DataLoader(made, batch_size=4, collate_fn=keys_of, **options)
+    batches = list(made.track(loader))
+    assert batches == list(loaded(expected, 0))
+    assert [len(keys) for keys in batches] == [4] * 9 + [1]
 
 
 def test_epochs_follow_each_other_in_persistent_workers(source):
@@ -210,16 +212,6 @@ def test_only_the_first_worker_writes_to_memory_that_all_share(source, tmp_path)
     # A fork keeps the class of the memory.
     assert list(DataLoader(made, batch_size=None, num_workers=2, multiprocessing_context="fork"))
     assert notes.read_text() == "worker 0 index 4\n"
-
-
-def test_processes_that_are_not_forked_share_the_epoch(source):
-    made, expected = source(batch_size=16), source(batch_size=16)
-    made.set_epoch(3)
-    expected.set_epoch(3)
-    loader = DataLoader(
-        made, batch_size=16, num_workers=1, collate_fn=keys_of, multiprocessing_context="spawn"
-    )
-    assert [key for keys in made.track(loader) for key in keys] == keys_of(expected)
 
 
 @pytest.mark.parametrize("taken", [0, 7, 36, 37])

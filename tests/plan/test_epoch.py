@@ -1,7 +1,6 @@
 """Blocks and units of an epoch."""
 
-from collections.abc import Callable
-from typing import Any
+import json
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import pytest
 from datapipe.errors import PlanError
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
-
-Blocks = Callable[..., Any]
+from tests.case_files import cases
 
 
 def samples_of(plan):
@@ -70,28 +68,10 @@ def test_packs_without_token_counts_are_refused():
         EpochPlan(Source.of_dataset(5, options), options, epoch=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"shuffle": "blocks"}, "shuffle 'blocks'"),
-        ({"pack": 0}, "pack 0"),
-        ({"pack": 10, "max_tokens": 10}, "contradict"),
-        ({"pack": 10, "buckets": 10}, "contradict"),
-        ({"pack": 10, "pack_multiple_of": 4}, "not a multiple"),
-        ({"max_samples": 3}, "needs pack="),
-        ({"pack_window": 3}, "needs pack="),
-        ({"pack_multiple_of": 3}, "needs pack"),
-        ({"buckets": 0}, "buckets 0"),
-        ({"buckets": ()}, r"buckets \(\)"),
-        ({"buckets": (5, 3)}, "ascending"),
-        ({"group": 0}, "group 0"),
-        ({"shards_mixed": 0}, "shards_mixed 0"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "message"), cases("plan/options"))
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(PlanError, match=message):
-        PlanOptions(**{"shuffle": True, "seed": 0, **options})
+        PlanOptions(**{"shuffle": True, "seed": 0, **json.loads(options)})
 
 
 def _split(units):

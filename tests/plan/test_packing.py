@@ -12,11 +12,12 @@ from datapipe.plan import packing_kernel
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
 from datapipe.plan.packing_kernel import MOST_IMAGES, UNLIMITED
+from tests.case_files import cases
 from tests.plan import packing_oracle
 
 
 @st.composite
-def cases(draw):
+def arguments(draw):
     """Valid arguments of a packer: lengths, images, capacity, window, max_images, max_samples."""
     capacity = draw(st.sampled_from([1, 7, 64, 100, 1000, 5000]))
     longest = draw(st.integers(1, capacity))
@@ -30,7 +31,7 @@ def cases(draw):
     return np.array(lengths), np.array(images), capacity, window, max_images, max_samples
 
 
-@given(case=cases())
+@given(case=arguments())
 @settings(deadline=None, max_examples=300)
 def test_packs_are_those_of_the_oracle_and_none_holds_too_much(case):
     lengths, images, capacity, _, max_images, max_samples = case
@@ -143,29 +144,11 @@ def test_lengths_of_any_integer_type_give_the_same_packs(dtype):
     assert pack_units(lengths, 10)[0].tolist() == pack_units([5, 3, 8, 2, 9, 7], 10)[0].tolist()
 
 
-@pytest.mark.parametrize(
-    ("lengths", "capacity", "options", "message"),
-    [
-        ((4, 11, 12), 10, {}, "sample 1 has 11 .* a pack holds 10; raise .* to at least 12"),
-        ((4, 0), 10, {}, "sample 1 has 0, and at least 1 is needed"),
-        ((4, -3), 10, {}, "sample 1 has -3"),
-        ((4.0, 2.0), 10, {}, "type float64; give integers"),
-        ((True,), 10, {}, "type bool"),
-        (([4], [5]), 10, {}, "shape"),
-        ((4,), 0, {}, "capacity 0"),
-        ((1 << 59, 1), 1 << 61, {}, "too large to add up"),
-        ((4, 5), 10, {"window": 0}, "window 0"),
-        ((4, 5), 10, {"max_images": 2}, "max_images 2 needs images="),
-        ((4, 5), 10, {"max_images": 0, "images": [0, 0]}, "max_images 0"),
-        ((4, 5), 10, {"max_images": 2, "images": [1]}, "2 lengths and 1 numbers of images"),
-        ((4, 5), 10, {"max_images": 2, "images": [1, -1]}, "images: sample 1 has -1"),
-        ((4, 5), 10, {"max_images": 2, "images": [1, 3]}, "of 5 tokens, has 3 .* holds 2"),
-    ],
-)
+@pytest.mark.parametrize(("lengths", "capacity", "options", "message"), cases("plan/packs"))
 @pytest.mark.parametrize("pack", [pack_lengths, pack_units])
 def test_impossible_lengths_and_limits_are_refused(pack, lengths, capacity, options, message):
     with pytest.raises(PlanError, match=message):
-        pack(lengths, capacity, **options)
+        pack(json.loads(lengths), int(capacity), **json.loads(options))
 
 
 def vlm_lengths(samples, capacity):

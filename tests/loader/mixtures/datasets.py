@@ -1,19 +1,18 @@
 """Datasets that the tests of mixtures mix, and what they look at in batches."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from datapipe import ImageSpec, Loader
+from datapipe import ImageSpec
 
 SIZES = {"chats": 29, "captions": 17, "drawings": 5, "one": 1}
 META = ("dataset", "key", "valid", "sample", "num_items_in_batch")
 SMALL = ImageSpec(size=16)
 Draw = tuple[str, str]
-Make = Callable[..., Loader]
 
 
 def write_chats(root: Path, encode: Any, crop: Any) -> None:

@@ -2,28 +2,20 @@
 
 import json
 from collections import Counter
-from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from datapipe import CacheSpec, ImageSpec, PackSpec, RunSpec
+from datapipe import CacheSpec, ImageSpec, RunSpec
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ...campaigns import rare
+from ..stated import tried
 from .datasets import META, SIZES, draws, of, pixels_of, plain
 
-UNITS: list[Any] = [
-    rare({"batch_size": 4}),
-    rare({"batch_size": 3, "group": 6}),
-    {"batch_size": 3, "buckets": 3},
-    rare({"max_tokens": 150}),
-    rare({"pack": 128}),
-    rare({"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2}),
-    {"pack": 128, "epochs": 2, "shuffle": "shards", "shards_mixed": 2},
-]
+UNITS = tried("resumed", "mixtures")
 
 
 @pytest.mark.parametrize("options", UNITS, ids=str)

@@ -1,6 +1,5 @@
 """Samples of a mixture are those of each dataset alone."""
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -22,20 +21,6 @@ def test_random_numbers_differ_between_passes_and_samples(make, mixture):
     assert min(map(len, crops)) >= 3
     assert all(len(set(images)) == len(images) for images in crops)
     assert all(len(set(images)) == 1 for (name, _), images in seen.items() if name == "chats")
-
-
-def turned(sample, generator):
-    if generator.random() < 0.5:
-        return sample | {"images": [np.ascontiguousarray(i[::-1]) for i in sample["images"]]}
-    return sample
-
-
-def test_a_transform_draws_the_same_whoever_calls_it(make):
-    expected = list(make(transform=turned, epochs=2))
-    assert_same_batches(make(transform=turned, epochs=2, num_workers=2), expected)
-    loader = make(transform=turned, epochs=2, num_workers=1, workers="processes")
-    assert_same_batches(loader, expected)
-    loader.close()
 
 
 def test_dali_makes_the_images_of_a_mixture(make, mixture):

@@ -44,11 +44,6 @@ def test_batches_are_the_same_by_every_way(name, way, folders, shards, films, tm
         assert_same_batches(plain, other)
 
 
-def test_images_whose_form_depends_on_their_sample_are_not_kept_decoded(folders, shards):
-    with pytest.raises(datapipe.PlanError, match=r"keep='decoded': pad_several.*keep='encoded'"):
-        loader_of(shards, folders["llava_onevision"], batch_size=3, **WAYS["decoded"])
-
-
 @pytest.mark.parametrize("name", [rare(name) if name == "gemma4" else name for name in FORMS])
 def test_a_model_takes_a_batch_with_a_sample_that_was_skipped(name, folders, shards, tmp_path):
     packed = open_dataset(shards)

@@ -11,7 +11,6 @@ import torch
 from examples.vlm.data.resident import Resident
 
 from .test_vlm_model import FORMS, load
-from .vlm_runs import PACKED, fit
 
 CPU = torch.device("cpu")
 ALL = {
@@ -67,12 +66,3 @@ def test_states_of_other_orders_are_refused(shards):
         one.load_state_dict(load(shards, FORMS["fixed"], pack=300).state_dict())
     with pytest.raises(ValueError, match="of other data, or of other --pack"):
         one.load_state_dict(resident(shards, "fixed", pack=350).state_dict())
-
-
-@pytest.mark.usefixtures("small_model")
-def test_a_run_learns_the_same_and_goes_on(shards, tmp_path):
-    common = (*PACKED, "--resident", "1GB")
-    plain = fit(shards, *PACKED, "--steps", 9)
-    begun = fit(shards, *common, "--steps", 4, "--save", tmp_path / "run.pt")
-    rest = fit(shards, *common, "--steps", 9, "--resume", tmp_path / "run.pt")
-    assert begun.losses + rest.losses == plain.losses

@@ -145,29 +145,30 @@ def sides(widths, heights):
         ("gemma3", {"pack": 400}, {}, r"token_types=True.*give batch_size= or max_tok"),
         # Markup of images says nothing of them.
         ("pixtral", {"image": None}, {}, "images are left out"),
-        ("pixtral", {"image": ImageSpec(size=64, patch=16)}, {}, "'stretch' makes neither"),
-        ("pixtral", {"image": ImageSpec(resize="native", mrope=True)}, {}, r"so does .*mrope=True"),
+        ("pixtral", {"image": ImageSpec(size=64, patch=16)}, {},
+         "resize='stretch' makes neither"),
+        ("pixtral", {"image": ImageSpec(resize="native", mrope=True)}, {},
+         r"and so does ImageSpec\(mrope=True\)"),
         ("pixtral", NATIVE, {"image_tokens": sides}, "and so does image_tokens=<function"),
         ("pixtral", NATIVE, {"image_tokens": 7}, "image_tokens=7 is one number"),
         # The form of an image depends on its sample.
         ("llava_onevision", {"cache": KEPT}, {}, "keep='decoded': pad_several.*keep='encoded'"),
-        (
-            "llava_onevision",
-            {},
-            {"max_length": 40, "overlong": "truncate"},
-            "one image of several.*'drop'",
-        ),
+        ("llava_onevision", {}, CUT, "may leave one image of several.*'drop'"),
         ("llava_onevision", {}, {"image_tokens": 5}, "image_tokens=5"),
         ("llava_onevision", {}, {"image_tokens": sides}, "whether an image is alone"),
         # Frames of videos are parts of patches.
-        ("qwen3_vl", {"cache": KEPT}, {}, "parts of patches; give keep='encoded' or 'auto'"),
-        ("qwen3_vl", {"pack": STATIC}, {}, "constant shapes .* with video=None each frame is an"),
-        ("qwen3_vl", {"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, {}, "constant"),
+        ("qwen3_vl", {"cache": KEPT}, {},
+         "keep='decoded': frames of videos are parts of patches; give keep='encoded' or 'auto'"),
+        ("qwen3_vl", {"pack": STATIC}, {},
+         "constant shapes of batches with ImageSpec.* with video=None each frame is an image"),
+        ("qwen3_vl", {"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, {},
+         "constant shapes"),
         ("qwen3_vl", {"decoder": "dali"}, {}, "resize='native' is not in DALI's graph.*'cpu'"),
-        ("qwen3_vl", {}, {"video_markup": VideoMarkup(frames=3)}, r"3 frames, and .*temporal=2\)"),
+        ("qwen3_vl", {}, {"video_markup": VideoMarkup(frames=3)},
+         r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_options_that_do_not_go_with_a_model_are_refused(
     name, options, changes, message, folders, shards, films
 ):

@@ -121,6 +121,7 @@ def step_of(file):
 def test_ranks_learn_what_one_process_learns(found, alone, folder, name, options, wanted):
     start, tolerance, same = wanted.replace("DONE", str(step_of(folder / "killed"))).split(" ", 2)
     ranks, one = found[name], alone(options[2:].replace("LAYERS ", "") if same == "SAME" else same)
+    assert len({*one["losses"]}) == len(one["losses"])
     for rank in ranks:
         near = functools.partial(pytest.approx, rel=float(tolerance))
         assert rank.get("losses") == near(one["losses"][int(start) :]), rank

@@ -67,6 +67,14 @@ def place(
     return out, placement, transform.facts(*size_of(image))
 
 
+def levels_apart(ours: Tensor, theirs: Any, spec: ImageSpec) -> Tensor:
+    """Distances in grey levels of normalised values whose rows begin with the three channels."""
+    theirs = torch.as_tensor(np.asarray(theirs, np.float32))
+    assert ours.shape == theirs.shape
+    std = torch.tensor(spec.mean_std[1] if spec.mean_std else (1.0, 1.0, 1.0)).view(3, 1)
+    return (ours - theirs).reshape(-1, 3, ours[0].numel() // 3).abs() * std * 255
+
+
 def put_together(spec: ImageSpec, out: Tensor, facts: dict[str, Tensor], grid: Any) -> Tensor:
     """The fitted image [3, h, w] of rows; `grid` is (down, across) of tiles."""
     if spec.resize == "native":

@@ -1,10 +1,43 @@
 """A file of every kind of image that means something of its own."""
 
+import io
 import struct
+import warnings
 
 import numpy as np
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageOps
+
+from datapipe.decode.image import decode_for, decode_rgb
+from datapipe.index.images.header import probe
+
+
+def shown(data):
+    """The pixels that Pillow shows; None where it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                image.seek(0)
+                return np.asarray(ImageOps.exif_transpose(image).convert("RGB")).astype(int)
+        except Exception:
+            return None
+
+
+def assert_as_pillow(data):
+    expected = shown(data)
+    assert expected is not None
+    height, width, _ = expected.shape
+    info = probe(data)
+    assert info.upright == (width, height)
+    pixels = decode_rgb(data)
+    assert (pixels.dtype, pixels.shape) == (np.uint8, expected.shape)
+    assert pixels.flags.c_contiguous
+    by_libjpeg = data[:2] == b"\xff\xd8" and info.components in (1, 3)
+    assert np.abs(pixels - expected).max() <= (2 if by_libjpeg else 0)
+    decoded = decode_for(data)
+    assert (decoded.width, decoded.height) == (width, height)
+    assert (decoded.pixels == pixels).all()
 
 
 def exif(orientation, kind=3):
@@ -46,6 +79,7 @@ def kinds(encode, crop):
     clear = image.quantize(16)
     lossless = {"lossless": True}
     moving = {"save_all": True, "append_images": [Image.new("RGB", image.size)], "duration": 50}
+    scan = plain.index(b"\xff\xda") + 2
     deep = Image.fromarray((np.asarray(grey).astype(np.uint16) << 8) + 77)
     made = {
         "JPEG grey": encode(grey),
@@ -59,6 +93,10 @@ def kinds(encode, crop):
         "JPEG whose Adobe segment says RGB": with_segments(plain, adobe + b"\0", marker=0xEE),
         "JPEG whose Adobe segment says YCbCr": with_segments(plain, adobe + b"\1", marker=0xEE),
         "JPEG CMYK": encode(image.convert("CMYK")),
+        "JPEG CMYK, turned": encode(image.convert("CMYK"), exif=exif(6)),
+        "JPEG of a later JFIF": changed(plain, plain.index(b"JFIF\0") + 5, 9),
+        # The last coefficient, which is always 63 in baseline.
+        "JPEG whose scan has no end": changed(plain, scan + plain[scan + 1] - 2, 0),
         "JPEG with a colour profile": encode(image, icc_profile=bytes(3000)),
         "JPEG with a comment": encode(image, comment=b"\xff\xd9 is not the end"),
         "JPEG of extended sequential frame": changed(plain, plain.index(b"\xff\xc0") + 1, 0xC1),
@@ -67,6 +105,7 @@ def kinds(encode, crop):
         "JPEG with bytes before the end": plain[:-2] + bytes(5) + plain[-2:],
         "JPEG with bytes behind the end": plain + b"appended by a camera",
         "JPEG with another behind it": plain + encode(grey),
+        "JPEG grey with bytes behind the end": encode(grey) + bytes(5),
         "JPEG with fill bytes": plain.replace(b"\xff\xdb", b"\xff\xff\xdb", 1),
         "JPEG without Huffman tables": without(plain, 0xC4, 4),
         "JPEG without a Huffman table": without(plain, 0xC4),
@@ -121,6 +160,9 @@ def kinds(encode, crop):
     for share in (0.3, 0.6, 0.97):
         data = encode(image, progressive=True)
         made[f"progressive JPEG cut off at {share}"] = data[: int(len(data) * share)]
+        for other in (grey, image.convert("CMYK")):
+            data = encode(other)
+            made[f"JPEG {other.mode} cut off at {share}"] = data[: int(len(data) * share)]
         data = with_segments(plain, b"Exif\0\0" + bytes(20) + plain)
         made[f"JPEG with a thumbnail cut off at {share}"] = data[: int(len(data) * share)]
     return made

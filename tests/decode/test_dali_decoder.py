@@ -2,7 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from random import Random
 
@@ -36,8 +36,15 @@ def shared():
 
 
 @pytest.fixture
-def decoder():
-    with closing(DaliDecoder(SPEC, batch_size=8, threads=2)) as decoder:
+def make():
+    """Makes decoders, which are closed behind the test."""
+    with ExitStack() as made:
+
+        def decoder(spec=SPEC, **options):
+            decoder = DaliDecoder(spec, **{"batch_size": 8, "threads": 2} | options)
+            made.callback(decoder.close)
+            return decoder
+
         yield decoder
 
 
@@ -92,18 +99,27 @@ def test_images_stay_in_their_places_whoever_decodes_them(shared, encode, crop, 
             assert_near(pixels[number], by_kernels(image))
 
 
-def test_what_failed_is_zero_whatever_the_padding_is(jpeg, dirty):
+def test_damage_is_found_where_it_is_looked_for_and_is_zero_whatever_the_padding_is(
+    make, encode, crop, jpeg, dirty
+):
     spec = ImageSpec(size=8, resize="pad", normalize="clip", fill=(255, 0, 90))
-    decoder = DaliDecoder(spec, batch_size=3, threads=1, check=True)
-    for bad in (b"", jpeg(1)[:500], unreadable(jpeg(1))):
+    decoder, whole = make(spec, check=True), encode(crop("coffee.png", (96, 80), 0))
+    for bad, reason in (
+        (b"", "empty"),
+        (jpeg(1)[:500], "JPEG"),
+        (unreadable(jpeg(1)), "JPEG is damaged"),
+        (whole[: len(whole) * 2 // 3] + b"\xff\xd9", "premature end of data segment"),
+    ):
         pixels, errors = decoder.decode([jpeg(0), bad, jpeg(2)])
         assert list(errors) == [1]
+        assert reason in errors[1].reason
         assert not pixels[1].any()
         assert pixels[0].all()
-    decoder.close()
+        assert_near(pixels[2], by_kernels(jpeg(2), spec), most=0.03)
 
 
-def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(decoder, jpeg, caplog):
+def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(make, jpeg, caplog):
+    decoder = make()
     images = [jpeg(0), unreadable(jpeg(1)), jpeg(2)]
     with caplog.at_level(logging.WARNING, "datapipe"):
         for _ in range(3):
@@ -121,17 +137,6 @@ def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(decoder
     (told,) = caplog.records
     assert "DALI refused a batch" in told.message
     assert "1 of its 3 images are damaged" in told.message
-
-
-def test_damage_inside_is_found_where_it_is_looked_for(encode, crop, jpeg):
-    whole = encode(crop("coffee.png", (96, 80), 0))
-    images = [jpeg(0), whole[: len(whole) * 2 // 3] + b"\xff\xd9", jpeg(2)]
-    with closing(DaliDecoder(SPEC, batch_size=3, threads=2, check=True)) as checked:
-        pixels, errors = checked.decode(images)
-    assert list(errors) == [1]
-    assert "premature end of data segment" in errors[1].reason
-    assert not pixels[1].any()
-    assert_near(pixels[2], by_kernels(images[2]))
 
 
 def test_batches_that_are_kept_do_not_change(jpeg):
@@ -153,7 +158,9 @@ def test_batches_that_are_kept_do_not_change(jpeg):
     assert len({pixels.data_ptr() for pixels, _, _ in kept}) == len(kept)
 
 
-def test_threads_get_their_own_batches(decoder, encode, crop, jpeg):
+def test_threads_get_their_own_batches(make, encode, crop, jpeg):
+    decoder = make()
+
     def work(number):
         images = [jpeg(number), encode(crop("coffee.png", (40 + number, 30), 60), "PNG")]
         if number % 5 == 0:
@@ -167,9 +174,9 @@ def test_threads_get_their_own_batches(decoder, encode, crop, jpeg):
 
 
 @pytest.mark.parametrize("resize", ["stretch", "crop"])
-def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(encode, crop, resize):
+def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(make, encode, crop, resize):
     spec = ImageSpec(size=(24, 32), resize=resize, random_crop=(0.3, 1.0), flip=0.5)
-    decoder = DaliDecoder(spec, batch_size=8, threads=1)
+    decoder = make(spec)
     image = encode(crop("coffee.png", (96, 80), 0), quality=95)
     draws = [None, *(Draw(key) for key in range(7))]
     pixels, errors = decoder.decode([image] * 8, draws)
@@ -180,7 +187,6 @@ def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(encode, crop, res
     # A PNG goes another way, to the same place.
     others, _ = decoder.decode([encode(crop(), "PNG")] * 8, draws)
     assert torch.equal(others[3], by_kernels(encode(crop(), "PNG"), spec, draws[3]))
-    decoder.close()
 
 
 class Pipeline:
@@ -196,17 +202,14 @@ class Pipeline:
 
 
 @pytest.fixture
-def decoder_of(monkeypatch):
+def decoder_of(make, monkeypatch):
     """Makes a decoder of pipelines with these methods."""
-    made = []
 
-    def make(**methods):
+    def decoder(**methods):
         monkeypatch.setattr(dali_pipeline, "build", lambda *given: Pipeline(build(*given), methods))
-        made.append(DaliDecoder(SPEC, batch_size=8, threads=2))
-        return made[0]
+        return make()
 
-    yield make
-    made[0].close()
+    return decoder
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
@@ -255,10 +258,9 @@ def test_a_dali_that_fails_with_any_image_is_an_error(decoder_of, jpeg):
 
 
 @pytest.mark.parametrize("pipelines", [1, 3])
-def test_large_batches_are_cut_and_keep_their_rows(encode, crop, jpeg, pipelines, dirty):
-    options = DaliOptions(pipelines=pipelines)
+def test_large_batches_are_cut_and_keep_their_rows(make, encode, crop, jpeg, pipelines, dirty):
     spec = ImageSpec(size=(24, 32), refuse_above=10_000)
-    decoder = DaliDecoder(spec, batch_size=4, threads=3, options=options)
+    decoder = make(spec, batch_size=4, threads=3, options=DaliOptions(pipelines=pipelines))
     images = [jpeg(number) for number in range(20)]
     images[3] = images[8] = None
     images[5] = encode(crop("coffee.png", (50, 30), 60), "PNG")
@@ -274,7 +276,6 @@ def test_large_batches_are_cut_and_keep_their_rows(encode, crop, jpeg, pipelines
             assert not pixels[row].any()
         else:
             assert_near(pixels[row], by_kernels(image))
-    decoder.close()
 
 
 @pytest.mark.parametrize(("images_at_once", "expected"), [(2, [2, 2]), (0, [1, 1, 1, 1])])
@@ -295,8 +296,8 @@ def test_large_images_go_in_smaller_batches(
     assert_near(pixels[3], by_kernels(images[3]))
 
 
-def test_a_closed_decoder_says_so(jpeg):
-    decoder = DaliDecoder(SPEC, batch_size=1, threads=1)
+def test_a_closed_decoder_says_so(make, jpeg):
+    decoder = make()
     decoder.close()
     decoder.close()
     for image in (jpeg(0), b""):
@@ -306,9 +307,9 @@ def test_a_closed_decoder_says_so(jpeg):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
-def test_a_gpu_shows_what_the_cpu_shows(encode, crop, jpeg, dtype):
+def test_a_gpu_shows_what_the_cpu_shows(make, encode, crop, jpeg, dtype):
     spec = ImageSpec(size=(24, 32), resize="pad", dtype=dtype)
-    decoder = DaliDecoder(spec, device=torch.device("cuda", 0), batch_size=8, threads=2)
+    decoder = make(spec, device=torch.device("cuda", 0))
     turned = encode(crop(size=(120, 80)), exif=exif(6))
     images = [jpeg(0), encode(kind="PNG"), jpeg(1)[:500], unreadable(jpeg(2)), turned]
     most = 1.5 if dtype == torch.uint8 else 1.5 / 255
@@ -320,4 +321,3 @@ def test_a_gpu_shows_what_the_cpu_shows(encode, crop, jpeg, dtype):
                 assert not pixels[number].any()
             else:
                 assert_near(pixels[number].cpu(), by_kernels(image, spec), most)
-    decoder.close()

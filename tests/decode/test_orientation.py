@@ -1,24 +1,21 @@
 """The orientation of an image is the one that Pillow's `exif_transpose` applies."""
 
-import io
 import struct
-import warnings
 import zlib
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps, features
+from PIL import Image, features
 
 from datapipe import ImageSpec, index_shards, make_loader, pack_dataset
 from datapipe.decode.dali.jpeg import plain_jpeg
-from datapipe.decode.image import decode_for, decode_rgb
+from datapipe.decode.image import decode_rgb
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import NeedMoreData, probe
 
-from .image_kinds import exif, with_segments
+from .image_kinds import assert_as_pillow, exif, shown, with_segments
 
 XMP = "http://ns.adobe.com/xap/1.0/\0"
 ODD_HEADERS = (b"MM*\0", b"II\0*", b"MM\0+", b"II+\0", b"IIII")
@@ -47,31 +44,6 @@ def with_chunk(data, made, *, behind=False):
     """A PNG with a chunk put before its pixels, or behind them."""
     at = data.rindex(b"IEND") - 4 if behind else 33
     return data[:at] + made + data[at:]
-
-
-def shown(data):
-    """The pixels that Pillow shows; None where it raises."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                image.seek(0)
-                return np.asarray(ImageOps.exif_transpose(image).convert("RGB")).astype(int)
-        except Exception:
-            return None
-
-
-def assert_as_pillow(data):
-    expected = shown(data)
-    assert expected is not None
-    height, width, _ = expected.shape
-    assert probe(data).upright == (width, height)
-    pixels = decode_rgb(data)
-    assert pixels.shape == expected.shape
-    assert np.abs(pixels - expected).max() <= 2
-    decoded = decode_for(data)
-    assert (decoded.width, decoded.height) == (width, height)
-    assert (decoded.pixels == pixels).all()
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])

@@ -1,15 +1,18 @@
 """What an ImageSpec takes, and what it refuses with value, cause and remedy."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
+from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
-from datapipe.errors import PlanError
+from datapipe.decode.video_spec import VideoSpec
+from datapipe.errors import PackError, PlanError
 from tests.case_files import cases
 
 GRIDS = ((336, 672), (672, 336))
@@ -21,11 +24,12 @@ def as_tuples(value):
 
 @pytest.mark.parametrize(("options", "cause"), cases("decode/refused_specs"))
 def test_impossible_specs_are_refused_with_a_remedy(options, cause):
-    given = {name: as_tuples(value) for name, value in yaml.safe_load(f"{{{options}}}").items()}
+    name, fields = re.fullmatch(r"(?:(\w+)\()?(.*?)\)?", options).groups()
+    given = {name: as_tuples(value) for name, value in yaml.safe_load(f"{{{fields}}}").items()}
     if "dtype" in given:
         given["dtype"] = getattr(torch, given["dtype"].removeprefix("torch."))
-    with pytest.raises(PlanError, match=cause):
-        ImageSpec(**given)
+    with pytest.raises((PlanError, PackError), match=cause):
+        {None: ImageSpec, "VideoSpec": VideoSpec, "ShrinkOptions": ShrinkOptions}[name](**given)
 
 
 def test_a_preset_can_be_changed():

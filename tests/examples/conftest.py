@@ -46,6 +46,18 @@ def shards(tmp_path_factory, crop):
     return out
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A folder as a download of Qwen2.5-VL leaves it, of a tiny model."""
+    from ..models.tiny import TINY  # needs transformers
+
+    folder, tiny = tmp_path_factory.mktemp("Qwen2.5-VL-tiny"), TINY["qwen2_5_vl"]
+    tiny.case.save(folder)
+    with torch.random.fork_rng():
+        tiny.build("sdpa").float().save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """Products as small as these take longer where threads wait for each other."""
@@ -55,10 +67,12 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def small_model(monkeypatch):
+@pytest.fixture(scope="module")
+def small_model():
     """The model called tiny is smaller still."""
-    monkeypatch.setitem(MODELS, "tiny", SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS, "tiny", SMALL)
+        yield
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from .vlm_runs import SMALL
 
 def jobs(asked: str, results: str) -> None:
     found = {}
-    with joined("cpu", 60) as ranks:
+    with joined("cpu", 150) as ranks:
         for name, arguments in json.loads(Path(asked).read_text()).items():
             found[name] = run(arguments, ranks)
     Path(f"{results}.{os.environ['RANK']}").write_text(json.dumps(found))
@@ -47,8 +47,9 @@ def run(arguments: list[str], ranks: Ranks) -> dict[str, Any]:
     return {
         "losses": report.losses,
         "norms": [rank.norm for rank in report.ranks],
+        "tokens": round(report.tokens_per_s * report.seconds),
         "parameters": report.memory["parameters"],
-        "evaluations": [each.loss for each in report.evaluations],
+        "evaluations": [n for each in report.evaluations for n in (each.loss, each.labels)],
     }
 
 

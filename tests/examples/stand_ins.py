@@ -93,6 +93,18 @@ def installed_varlen() -> dict[str, Any]:
     return {"torch.nn.attention.varlen": SimpleNamespace(varlen_attn=varlen_attn)}
 
 
+def varlen_without_groups() -> dict[str, Any]:
+    """A stand-in of torch 2.11, which wants the heads of keys repeated."""
+
+    def varlen_attn(
+        *given: Any, return_aux: Any = None, scale: Any = None, window_size: Any = (-1, -1)
+    ) -> Tensor:
+        causal = windowed({"window_size": window_size})
+        return varlen_result(dict(enumerate(given)), causal, grouped=False)
+
+    return {"torch.nn.attention.varlen": SimpleNamespace(varlen_attn=varlen_attn)}
+
+
 def flash() -> dict[str, Any]:
     return {"flash_attn": SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)}
 
@@ -111,6 +123,7 @@ def use(monkeypatch: pytest.MonkeyPatch, modules: dict[str, Any]) -> None:
 
 STAND_INS = {
     "varlen as installed": ("varlen", installed_varlen),
+    "varlen of torch 2.11": ("varlen", varlen_without_groups),
     "flash": ("flash", flash),
     "xformers": ("xformers", xformers),
 }

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 import datapipe
 from datapipe.text.encode import TextEncoder
 
+from ..models.losses import META, assert_losses, loss_of, losses_alone, with_means
+
 pytest.importorskip("transformers")
 
 from examples import huggingface_models as example
 
 pytestmark = pytest.mark.campaign
-
-META = ("key", "valid", "num_items_in_batch")
 
 
 def text_of(family):
@@ -35,7 +35,6 @@ def image_of(name):
 
 def loader_of(shards, name, **options):
     family = example.FAMILIES[name]
-    family = example.FAMILIES[name]
     options = {"image": image_of(name), "meta": META, "num_workers": 0} | options
     return datapipe.make_loader(shards, text=text_of(family), **options)
 
@@ -47,7 +46,7 @@ def build(name, attention="sdpa"):
 
 
 class Model:
-    """A model in float64 whose attention matters, and what it makes of samples one by one."""
+    """A model in float64 whose attention matters, and the summed losses of samples by key."""
 
     def __init__(self, name, attention, shards):
         self.name = name
@@ -56,31 +55,14 @@ class Model:
             if parameter.ndim > 1:  # weights as small as by default hide what attends to what
                 torch.nn.init.normal_(parameter, std=0.15)
         self.module.double().eval()
-        self.alone: dict[str, tuple[float, int]] = {}
-        """Summed loss and number of labels, by key."""
-        for batch in loader_of(shards, name, batch_size=1, shuffle=False):
-            labels = batch["num_items_in_batch"]
-            with torch.no_grad():
-                self.alone[batch["key"][0]] = (float(self.loss(batch)) * labels, labels)
-
-    def loss(self, batch):
-        inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
-        if "pixel_values" in inputs:
-            inputs["pixel_values"] = inputs["pixel_values"].double()
-        loss: torch.Tensor = self.module(**inputs).loss
-        return loss
-
-    def mean(self, batch):
-        """What the loss of a batch should be."""
-        valid = zip(batch["key"], batch["valid"].tolist(), strict=True)
-        total = sum(self.alone[key][0] for key, counts in valid if counts)
-        return total / batch["num_items_in_batch"]
+        one_each = loader_of(shards, name, batch_size=1, shuffle=False)
+        self.alone = losses_alone(self.module, one_each)
 
     def gradients(self, loader):
         """Of the summed loss of all samples."""
         self.module.zero_grad()
         for batch in loader:
-            (self.loss(batch) * batch["num_items_in_batch"]).backward()
+            (loss_of(self.module, batch) * batch["num_items_in_batch"]).backward()
         return {
             name: parameter.grad.clone()
             for name, parameter in self.module.named_parameters()
@@ -113,14 +95,10 @@ def model(request, shards):
     ids=str,
 )
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, shards, options):
-    seen = 0
-    for batch in loader_of(shards, model.name, **options):
-        images = "where" not in options or options["where"] != "images == 0"
-        assert images or "pixel_values" not in batch
-        with torch.no_grad():
-            assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
-        seen += int(batch["valid"].sum())
-    assert seen == (25 if "where" not in options else {0: 6, 2: 4}[int(options["where"][-1])])
+    batches = list(loader_of(shards, model.name, **options))
+    samples = {"images == 0": 6, "images == 2": 4}.get(options.get("where"), 25)
+    assert_losses(model.module, batches, model.alone, samples)
+    assert samples != 6 or not any("pixel_values" in batch for batch in batches)
 
 
 def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(model, shards):
@@ -139,30 +117,30 @@ def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(model, shards
 def test_packs_of_constant_shape_are_taken_by_smolvlm(shards):
     model = Model("smolvlm", "sdpa", shards)
     options = {"pack": datapipe.PackSpec(512, max_images=6, static_shapes=True)}
-    for more in ({}, {"where": "images == 0"}):
-        for batch in loader_of(shards, "smolvlm", **options, **more):
-            assert (len(batch["pixel_values"]), batch["input_ids"].shape[1]) == (6, 512)
-            with torch.no_grad():
-                assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
+    for samples, more in ((25, {}), (6, {"where": "images == 0"})):
+        batches = list(loader_of(shards, "smolvlm", **options, **more))
+        shapes = {(len(batch["pixel_values"]), batch["input_ids"].shape[1]) for batch in batches}
+        assert shapes == {(6, 512)}
+        assert_losses(model.module, batches, model.alone, samples)
 
 
 def test_qwen2_vl_counts_the_positions_that_batches_bring(shards):
     model = Model("qwen2-vl", "sdpa", shards)
     image_id = model.module.config.image_token_id
-    different = 0
     with torch.no_grad():
         # Images side by side are one to the model where it counts by itself.
         for batch in loader_of(shards, "qwen2-vl", batch_size=5, where="images < 2"):
             types = (batch["input_ids"] == image_id).int()
             own = {name: value for name, value in batch.items() if name != "position_ids"}
-            brought = float(model.loss(batch))
-            assert float(model.loss(own | {"mm_token_type_ids": types})) == pytest.approx(brought)
-        plain = loader_of(
-            shards, "qwen2-vl", pack=300, image=replace(image_of("qwen2-vl"), mrope=False)
-        )
-        for batch in plain:
-            different += float(model.loss(batch)) != pytest.approx(model.mean(batch), rel=1e-4)
-    assert different > 0, "positions along three axes matter to this model"
+            brought = float(loss_of(model.module, batch))
+            counted = float(loss_of(model.module, own | {"mm_token_type_ids": types}))
+            assert counted == pytest.approx(brought)
+    image = replace(image_of("qwen2-vl"), mrope=False)
+    plain = loader_of(shards, "qwen2-vl", pack=300, image=image)
+    assert any(
+        loss != pytest.approx(mean, rel=1e-4)
+        for loss, mean in with_means(model.module, plain, model.alone)
+    ), "positions along three axes matter to this model"
 
 
 @pytest.mark.parametrize("name", example.FAMILIES)

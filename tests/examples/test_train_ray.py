@@ -13,7 +13,6 @@ import pytest
 import datapipe
 from tests.imports import IMPORTS
 
-from .tiny_checkpoint import save_tiny_checkpoint
 from .trainer_process import digest
 
 ray = pytest.importorskip("ray")
@@ -26,11 +25,6 @@ Run = Callable[..., None]
 
 def test_the_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 80
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-    return save_tiny_checkpoint(tmp_path / "Qwen2.5-VL-tiny")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText
 import datapipe
 from tests.ports import free_port
 
-from .tiny_checkpoint import save_tiny_checkpoint
+from ..models.losses import META, assert_losses, losses_alone
 from .trainer_runs import EXAMPLES, FOLDER, PACK, Process
 
 STEPS = 8  # into the second epoch, of 7 packs
@@ -29,11 +29,6 @@ EACH = [
     )
     for name, example in EXAMPLES.items()
 ]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    return save_tiny_checkpoint(tmp_path_factory.mktemp("Qwen2.5-VL-tiny"))
 
 
 def two_ranks(line, folder):
@@ -59,20 +54,9 @@ def test_every_file_is_a_short_example_that_is_tested():
 
 def test_samples_of_a_pack_have_the_losses_that_they_have_alone(checkpoint, shards):
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
-    meta = ("key", "valid", "num_items_in_batch")
-    common: dict[str, Any] = {"model": checkpoint, "meta": meta, "num_workers": 0}
-    alone: dict[str, float] = {}
-    for sizes in ({"batch_size": 1}, {"pack": PACK}):
-        for batch in datapipe.make_loader(shards, **common, **sizes):
-            keys, valid = batch.pop("key"), batch.pop("valid").tolist()
-            labels = batch["num_items_in_batch"]
-            with torch.no_grad():
-                loss = float(model(**batch).loss) * labels
-            if "batch_size" in sizes:
-                alone[keys[0]] = loss
-            else:
-                parts = [alone[key] for key, counts in zip(keys, valid, strict=True) if counts]
-                assert loss == pytest.approx(sum(parts), rel=1e-5)
+    common: dict[str, Any] = {"model": checkpoint, "meta": META, "num_workers": 0}
+    alone = losses_alone(model, datapipe.make_loader(shards, **common, batch_size=1))
+    assert_losses(model, datapipe.make_loader(shards, **common, pack=PACK), alone, samples=25)
 
 
 @pytest.mark.campaign

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from datapipe import PackSpec
-from examples.vlm.data.batches import IGNORE, groups_of, labels_of
-from examples.vlm.loop import train_step
+from examples.vlm.data.batches import IGNORE
 from examples.vlm.measure.by_dataset import MOST, DatasetFigures, dataset_table
 from examples.vlm.model.inputs import following, make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
-from .mesh_ranks import CONFIG, SHARES, check_total, dataset_of, make_run, named, sums_of
+from .mesh_ranks import SHARES, dataset_of, named, sums_of
 from .test_vlm_model import FIXED, load, losses_of, make_model
 from .test_vlm_model import by_key as losses_by_key
 from .vlm_runs import PACKED, fit
@@ -30,21 +29,6 @@ SHAPES: list[dict[str, Any]] = [
     {"pack": PackSpec(256, multiple_of=16)},
     {"pack": PackSpec(300, static_shapes=True, max_images=9)},
 ]
-
-
-@pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_losses_by_dataset_sum_to_that_of_the_step(shards, options):
-    run, sums = make_run(CONFIG, ALONE, "plain", "ddp"), sums_of(ALONE)
-    groups = list(groups_of(map(named, load(shards, FIXED, **options)), count=2))
-    assert len(groups) > 1
-    for group in groups:
-        loss = train_step(run, group, sums)
-        check_total(sums.since_last(), loss.item(), labels_of(group))
-    figures = sums.of_run()
-    assert sum(each.samples for each in figures) == 25  # without the repeats of the last step
-    assert sum(each.share for each in figures) == pytest.approx(1)
-    assert {each.name: each.planned for each in figures} == SHARES
-    assert figures[0]._replace(planned=0) == DatasetFigures("never", None, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=str)
@@ -67,6 +51,11 @@ def test_they_are_those_of_the_samples_alone(shards, options):
         assert each.loss == pytest.approx(losses[each.name] / labels[each.name], rel=1e-9)
         assert each.labels == labels[each.name]
         assert padded or each.tokens == tokens[each.name]
+    figures = sums.of_run()
+    assert sum(each.samples for each in figures) == 25  # without the repeats of the last step
+    assert sum(each.share for each in figures) == pytest.approx(1)
+    assert {each.name: each.planned for each in figures} == SHARES
+    assert figures[0]._replace(planned=0) == DatasetFigures("never", None, 0, 0, 0, 0, 0)
 
 
 def test_every_token_counts_for_the_dataset_of_its_own_segment():

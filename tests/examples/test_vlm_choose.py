@@ -57,6 +57,8 @@ def test_an_unknown_kernel_is_an_error_that_names_the_known():
         ("xformers", "cuda", torch.float32, "xformers.ops", "package xformers", "install"),
         ("varlen", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),
         ("flash", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),
+        ("varlen", "cuda", torch.float16, "ampere", "Ampere", "sdpa"),
+        ("flash", "cuda", torch.float16, "ampere", "Ampere", "sdpa"),
     ],
 )
 def test_a_reason_names_cause_and_remedy(modules, kernel, device, dtype, missing, cause, remedy):
@@ -72,13 +74,6 @@ def test_varlen_of_a_torch_that_takes_no_window_is_left_out(modules, monkeypatch
     reason = why_not("varlen", "cuda", torch.bfloat16)
     assert reason.startswith("varlen needs torch 2.11 or newer")
     assert "update torch" in reason
-
-
-@pytest.mark.parametrize("kernel", ["varlen", "flash"])
-def test_a_gpu_older_than_ampere_is_told_to_take_sdpa(modules, kernel):
-    modules.discard("ampere")
-    assert "Ampere" in why_not(kernel, "cuda", torch.float16)
-    assert "sdpa" in why_not(kernel, "cuda", torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -8,23 +8,15 @@ import math
 import pytest
 import torch
 
-from examples.vlm import train as program
 from examples.vlm.data.batches import IGNORE
 from examples.vlm.evaluate import evaluate
-from examples.vlm.model.inputs import make_inputs
 from examples.vlm.parallel.ranks import Ranks
 
 from .tensor_reads import Reads
-from .test_vlm_model import CONFIG, FIXED, load, make_model
+from .test_vlm_model import FIXED, doubled, load, losses_alone, make_model
 from .vlm_runs import PACKED, fit
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-def doubled(batch):
-    if "pixel_values" not in batch:
-        return batch
-    return batch | {"pixel_values": batch["pixel_values"].double()}
 
 
 @pytest.mark.parametrize(
@@ -32,13 +24,9 @@ def doubled(batch):
 )
 def test_it_is_the_mean_over_samples_one_by_one(shards, options):
     """Seven does not divide 25: repeats in the last batch must not count."""
-    model = make_model("split")
-    total, labels = 0.0, 0
-    with torch.no_grad():
-        for batch in load(shards, FIXED, batch_size=1, shuffle=False):
-            inputs = make_inputs(doubled(batch), CONFIG, "split")
-            total += float(model(inputs).sum())
-            labels += int((inputs.targets != IGNORE).sum())
+    model, alone = make_model("split"), losses_alone(shards, "fixed", "split")
+    total = float(sum(losses.sum() for losses in alone.values()))
+    labels = sum(batch["num_items_in_batch"] for batch in load(shards, FIXED, batch_size=1))
     batches = map(doubled, load(shards, FIXED, shuffle=False, **options))
     found = evaluate(model, batches, ALONE, step=3)
     assert (found.step, found.labels) == (3, labels)
@@ -57,21 +45,6 @@ def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards):
     assert not any(modes)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_ranks_add_their_shares(shards):
-    """Two loaders, and the sum that the first rank would be sent by the other."""
-    model = make_model("split")
-    whole = evaluate(model, map(doubled, load(shards, FIXED, batch_size=2)), ALONE)
-    parts = [
-        evaluate(
-            model, map(doubled, load(shards, FIXED, batch_size=2, rank=rank, world_size=2)), ALONE
-        )
-        for rank in range(2)
-    ]
-    assert sum(part.labels for part in parts) == whole.labels
-    mean = sum(part.loss * part.labels for part in parts) / whole.labels
-    assert mean == pytest.approx(whole.loss, rel=1e-12)
 
 
 def test_samples_without_labels_are_refused(shards):
@@ -101,9 +74,3 @@ def test_a_run_is_evaluated_on_the_way_and_at_the_end_and_learns_the_same(
     other = fit(shards, *PACKED, "--steps", 7, "--dropout", 0.2, "--evaluate", shards)
     assert [one.loss for one in other.evaluations] == losses[-1:]
     assert math.isfinite(losses[-1])
-
-
-def test_a_period_without_a_dataset_is_refused(shards, capfd):
-    with pytest.raises(SystemExit):
-        program.main([str(shards), "--evaluate-every", "3"])
-    assert "--evaluate-every does nothing without --evaluate" in capfd.readouterr().err

@@ -14,15 +14,14 @@ from examples.vlm.model.attention import Table, attend
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.sampling import Prompts, generate, logits_of
 
-from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, load, make_model
+from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, doubled, load, make_model
 from .vlm_runs import PACKED, fit
 
 STEPS = 12
 
 
 def batch_of(shards, form=FIXED, **options):
-    batch = next(iter(load(shards, form, shuffle=False, **options)))
-    return batch | {"pixel_values": batch["pixel_values"].double()}
+    return doubled(next(iter(load(shards, form, shuffle=False, **options))))
 
 
 @torch.no_grad()
@@ -64,7 +63,7 @@ def test_logits_are_those_that_training_has_its_losses_of(shards):
     """The loss of a label behind the prompt is that of the token that would be drawn there."""
     model = make_model("split")
     for batch in islice(load(shards, FIXED, batch_size=1, shuffle=False), 3):
-        given = batch | {"pixel_values": batch["pixel_values"].double()}
+        given = doubled(batch)
         start = int((given["labels"][0] != -100).nonzero()[0])
         prompts = Prompts.of_batch(model, given)
         assert prompts.lengths == [start]

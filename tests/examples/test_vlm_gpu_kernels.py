@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from examples.vlm.model.attention import KERNELS, Segments, why_not
 from examples.vlm.model.layers import Attention, angles
 
 from .attend import assert_same, causality, make_inputs, make_segments, run
-from .stand_ins import STAND_INS, use, varlen_result, windowed
+from .stand_ins import STAND_INS, use
 
 
 @pytest.mark.parametrize("name", STAND_INS)
@@ -22,29 +20,14 @@ def test_what_kernels_of_a_gpu_are_given_makes_the_result_of_plain(
 ):
     kernel, modules = STAND_INS[name]
     use(monkeypatch, modules())
+    if name == "varlen of torch 2.11":
+        monkeypatch.setattr("examples.vlm.model.attention.kernels.TORCH", (2, 11))
     ragged = make_segments([7, 0, 1, 20, 12], causal)
     rows = Segments.of_rows(4, 10, causal=causal, device=torch.device("cpu"))
     roomy = ragged._replace(longest=64)  # known on the host to be this at most
     inputs = make_inputs(40, *heads)
     for segments in (ragged, rows, roomy):
         assert_same(run(kernel, inputs, segments), run("plain", inputs, segments), 1e-10)
-
-
-@causality
-def test_varlen_of_a_torch_that_knows_no_groups_is_given_the_heads_of_keys_repeated(
-    causal, monkeypatch
-):
-    def varlen_attn(*given, return_aux=None, scale=None, window_size=(-1, -1)):
-        """As in torch 2.11."""
-        return varlen_result(
-            dict(enumerate(given)), windowed({"window_size": window_size}), grouped=False
-        )
-
-    module = SimpleNamespace(varlen_attn=varlen_attn)
-    use(monkeypatch, {"torch.nn.attention.varlen": module})
-    monkeypatch.setattr("examples.vlm.model.attention.kernels.TORCH", (2, 11))
-    inputs, segments = make_inputs(40, 4, 2), make_segments([7, 0, 1, 20, 12], causal)
-    assert_same(run("varlen", inputs, segments), run("plain", inputs, segments), 1e-10)
 
 
 @pytest.mark.usefixtures("fresh_compiler")

@@ -69,7 +69,9 @@ def test_phases_end_with_a_step_that_fails():
 
 @pytest.mark.usefixtures("small_model")
 def test_phases_tell_what_recomputing_saves(shards):
-    kept, again = (fit(shards, *PHASES, *more).memory_phases for more in ((), ("--recompute",)))
+    reports = [fit(shards, *PHASES, *more) for more in ((), ("--recompute",))]
+    kept, again = (report.to_dict()["memory_phases"] for report in reports)
+    assert list(kept) == list(Phases.ORDER)
     assert again["before forward"] == kept["before forward"]
     forward = "after forward"
     assert again[forward]["allocated"] < 0.6 * kept[forward]["allocated"]
@@ -110,10 +112,7 @@ def test_fragmentation_is_what_is_reserved_and_not_allocated():
     assert "unused" not in table_of({"": {"resident": 1}})
 
 
-def test_a_run_tells_its_memory_by_phase(shards, small_model, capsys):
-    report = fit(shards, *PACKED, "--steps", 2, "--memory-phases")
-    assert list(report.to_dict()["memory_phases"]) == list(Phases.ORDER)
-    line = [str(shards), "--device", "cpu", "--pack", "300", "--steps", "2"]
-    program.main([*line, "--memory-phases"])
+def test_the_command_tells_memory_by_phase(shards, small_model, capsys):
+    program.main([str(shards), "--device", "cpu", *map(str, PHASES)])
     assert "after backward" in capsys.readouterr().out
     assert fit(shards, *PACKED, "--steps", 1).memory_phases == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -15,16 +14,15 @@ from examples.vlm.model.inputs import make_inputs, own_share
 from examples.vlm.model.vlm import place
 from examples.vlm.options import parse
 from examples.vlm.parallel.mesh import check_heads, check_plain, join_mesh
+from examples.vlm.parallel.pipeline import keep
 from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques import Techniques
 from tests.fake_ranks import fake_rank
 
-from .mesh_ranks import CHECKS, LINE, RANKS
-from .mesh_ranks import CONFIG as DIVIDED
+from .mesh_ranks import CHECKS, RANKS
 from .test_vlm_model import CONFIG, FORMS, WORDS, load, make_model
-from .vlm_runs import fit, start_ranks
+from .vlm_runs import start_ranks
 
-Results = list[dict[str, Any]]
 FOUR = Ranks(0, 4, torch.device("cpu"))
 
 
@@ -96,13 +94,9 @@ def test_a_row_that_does_not_divide_is_refused(shards):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("mesh")
-
-
-@pytest.fixture(scope="module")
-def results(shards, folder):
-    """Results of four processes, by check."""
+def results(shards, tmp_path_factory):
+    """Errors of four processes, by check."""
+    folder = tmp_path_factory.mktemp("mesh")
     start_ranks(RANKS, "mesh_ranks", shards, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
@@ -110,45 +104,18 @@ def results(shards, folder):
 @pytest.mark.campaign
 @pytest.mark.parametrize("check", CHECKS)
 def test_four_ranks_learn_what_one_does(results, check):
-    for rank, found in enumerate(results):
-        assert not found[check]["error"], f"rank {rank}: {found[check]['error']}"
+    for rank, errors in enumerate(results):
+        assert not errors[check], f"rank {rank}: {errors[check]}"
 
 
-@pytest.fixture
-def alone(shards, monkeypatch):
-    """A run in one process."""
-    monkeypatch.setitem(MODELS, "tiny", DIVIDED)
-    return lambda *arguments: fit(shards, *LINE, *arguments)
-
-
-@pytest.mark.campaign
-def test_the_program_on_four_ranks_has_the_losses_of_one(results, alone):
-    found = {name: check["value"] for name, check in results[0].items() if check["value"]}
-    wanted = alone("--steps", 9).losses
-    assert len(set(wanted)) == 9
-    assert found["whole run"]["losses"] == pytest.approx(wanted[:6], rel=1e-4)
-    assert found["begun"]["losses"] == pytest.approx(wanted[:3], rel=1e-4)
-    assert found["resumed"]["losses"] == pytest.approx(wanted[3:6], rel=1e-4)
-    for name in ("resumed from a file", "shards"):
-        assert found[name]["losses"] == pytest.approx(wanted[6:8], rel=1e-4)
-    assert found["native"]["losses"] == pytest.approx(
-        alone("--steps", 3, "--native").losses, rel=1e-4
-    )
-    for precision in ("fp16", "bf16"):
-        wanted = alone("--steps", 3, "--precision", precision).losses
-        assert found[precision]["losses"] == pytest.approx(wanted, rel=1e-2)
-
-
-@pytest.mark.campaign
-def test_tokens_that_peers_share_are_counted_once(results, alone):
-    wanted = alone("--steps", 6)
-    assert results[0]["whole run"]["value"]["tokens"] == pytest.approx(
-        wanted.tokens_per_s * wanted.seconds
-    )
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("path", "start"), [("begun", 3), ("file", 6), ("shards", 8)])
-def test_a_run_on_four_ranks_goes_on_in_one_process(results, folder, alone, path, start):
-    rest = alone("--steps", 9, "--resume", folder / path).losses
-    assert rest == pytest.approx(alone("--steps", 9).losses[start:], rel=1e-4)
+def test_every_layer_of_a_pipeline_is_on_one_rank():
+    whole = make_model("split")
+    parts = []
+    for number in range(3):
+        model = make_model("split")
+        keep(model, number, 3)
+        parts += list(model.state_dict())
+    assert sorted(parts) == sorted(whole.state_dict())
+    layers = len(whole.language.blocks)
+    with pytest.raises(ValueError, match=f"{layers} layers do not fill {layers + 2} ranks"):
+        keep(whole, 0, layers + 2)

@@ -58,10 +58,15 @@ def load(shards, form, **options):
     return datapipe.make_loader(shards, text=text, **options)
 
 
+def doubled(batch):
+    """A batch for a model in float64."""
+    if "pixel_values" not in batch:
+        return batch
+    return batch | {"pixel_values": batch["pixel_values"].double()}
+
+
 def losses_of(model, batch):
-    if "pixel_values" in batch:
-        batch = batch | {"pixel_values": batch["pixel_values"].double()}
-    losses: Tensor = model(make_inputs(batch, CONFIG, model.kernel))
+    losses: Tensor = model(make_inputs(doubled(batch), CONFIG, model.kernel))
     return losses
 
 

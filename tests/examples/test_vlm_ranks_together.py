@@ -8,91 +8,42 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
 
 import datapipe
+from examples.vlm.parallel.ranks import joined
+from tests.case_files import cases
 
-from .vlm_runs import PACKED, environment, fit, start_ranks
+from . import rank_worker
+from .vlm_runs import environment, fit, start_ranks
 
 pytestmark = [pytest.mark.campaign, pytest.mark.usefixtures("small_model")]
 
-Found = dict[str, dict[str, Any]]
-
 TIMEOUT = 240
-COMMON = ("--num-workers", 0, "--device", "cpu", "--lr-steps", 9, "--log-every", 50)
-FSDP = ("--parallel", "fsdp")
-UNEVEN = ("--batch-size", 1, "--steps", 15)
-"""25 samples: the 13th step of two ranks has no sample for the second one."""
-GLOBAL = ("--batch-size", 2, "--global-batch-size", 8)
-LONG = (*PACKED, "--steps", 12, "--lr", 5e-3, "--lr-warmup", 2, "--lr-steps", 12)
-
-TWO: dict[str, tuple[Any, ...]] = {
-    "padded ddp": UNEVEN,
-    "padded fsdp": (*UNEVEN, *FSDP),
-    "packed ddp": (*PACKED, "--steps", 6),
-    "packed fsdp": (*PACKED, "--steps", 6, *FSDP),
-    "accumulated ddp": (*GLOBAL, "--steps", 6),
-    "accumulated fsdp": (*GLOBAL, "--steps", 6, *FSDP),
-    "static graph": (*PACKED, "--steps", 6, "--static-graph", "--bucket-mb", 0.01),
-    "recomputed fsdp": (*PACKED, "--steps", 6, *FSDP, "--recompute"),
-    "bfloat16 fsdp": (*PACKED, "--steps", 6, *FSDP, "--precision", "bf16"),
-    "adapters ddp": (*PACKED, "--steps", 3, "--lora", 2),
-    "adapters fsdp": (*PACKED, "--steps", 3, "--lora", 2, *FSDP),
-    "still": (*PACKED, "--steps", 1, "--lr", 0),
-    "no hook": LONG,
-    "fp16": (*LONG, "--hook", "fp16"),
-    "bf16": (*LONG, "--hook", "bf16"),
-    "powersgd": (*LONG, "--hook", "powersgd", "--powersgd-rank", 2),
-    "differ": (*PACKED, "--steps", 1, "--clip=1@0", "--clip=2@1"),
-    "save ddp": (*GLOBAL, "--steps", 3, "--save", "FILE"),
-    "save fsdp": (*GLOBAL, "--steps", 3, *FSDP, "--save", "FOLDER", "--save-every", 1),
+COMMON = "--num-workers 0 --device cpu --lr-steps 9 --log-every 50"
+ROWS = "--pack 240 --multiple-of 4"
+WORDS = {
+    "PACKED": "--pack 300",
+    "THREE": "--pack 300 --accumulate 3",
+    "EIGHT": "--batch-size 2 --global-batch-size 8",
+    "LONG": "--pack 300 --steps 12 --lr 5e-3 --lr-warmup 2 --lr-steps 12",
+    "ROWS": ROWS,
+    "MESH": f"{ROWS} --tensor 2 --context 2",
+    "FSDP": "--parallel fsdp",
+    "LAYERS": "--parallel pipeline",
 }
-FOUR: dict[str, tuple[Any, ...]] = {
-    "killed": (*GLOBAL, "--steps", "LAST", "--resume", "KILLED"),
-    "ddp to fsdp": (*GLOBAL, "--steps", 7, "--resume", "FILE", *FSDP),
-    "fsdp to ddp": (*GLOBAL, "--steps", 7, "--resume", "FOLDER"),
-    "fsdp to fsdp": (*GLOBAL, "--steps", 7, "--resume", "FOLDER", *FSDP),
-    "uneven": ("--batch-size", 3, "--steps", 4),
-    "uneven fsdp": ("--batch-size", 3, "--steps", 4, *FSDP),
-}
+RUNS = cases("examples/ranks")
 
 
-def together(count, jobs, folder):
-    """Run jobs on some ranks; the results of each."""
-    asked, results = folder / f"jobs-{count}", folder / f"results-{count}"
-    asked.write_text(json.dumps(jobs))
-    start_ranks(count, "rank_worker", "jobs", asked, results)
-    return [json.loads(Path(f"{results}.{rank}").read_text()) for rank in range(count)]
-
-
-def torchrun(shards, *arguments, **more):
-    line: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    line += [
-        "--nproc-per-node",
-        2,
-        "-m",
-        "tests.examples.rank_worker",
-        "main",
-        shards,
-        *COMMON,
-        *arguments,
-    ]
-    return subprocess.Popen(
-        list(map(str, line)), env=environment(**more), stderr=subprocess.PIPE, text=True
-    )
-
-
-def begin(process, ready):
-    until = time.monotonic() + TIMEOUT
-    while not ready():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
+def torchrun(line, **more):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "tests.examples.rank_worker", "main", *line]
+    return subprocess.Popen(command, env=environment(**more), stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +52,29 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def killed(shards, folder):
+def line_of(shards, folder):
+    """Makes a command line of options in words."""
+    words = WORDS | {"SHARDS": str(shards)}
+
+    def make(options):
+        texts = [words.get(text, text) for text in options.split()]
+        if "LAST" in texts:
+            texts[texts.index("LAST")] = str(step_of(folder / "killed") + 5)
+        return f"{shards} {COMMON} {' '.join(texts)}".replace("FOLDER", str(folder)).split()
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def killed(line_of, folder):
     """The output of a run whose second rank was killed, after it had saved `folder / "killed"`."""
-    file = folder / "killed"
-    run = torchrun(shards, *GLOBAL, "--steps", 9999, "--save", file, "--save-every", 1)
+    run = torchrun(line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
+    until = time.monotonic() + TIMEOUT
     try:
-        begin(run, file.exists)
+        while not (folder / "killed").exists():
+            assert run.poll() is None, run.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)
         ranks = psutil.Process(run.pid).children(recursive=True)
         second = next(rank for rank in ranks if rank.environ().get("RANK") == "1")
         second.send_signal(signal.SIGKILL)
@@ -117,66 +85,60 @@ def killed(shards, folder):
 
 
 @pytest.fixture(scope="module")
-def two(shards, folder):
-    return together(2, lines(TWO, shards, folder), folder)
+def alone(line_of):
+    """Figures of a run in one process."""
+
+    @functools.cache
+    def run(options):
+        with joined("cpu") as ranks:
+            return rank_worker.run(line_of(options), ranks)
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def four(shards, folder, two, killed):
-    last = str(step_of(folder / "killed") + 5)
-    jobs = lines(FOUR, shards, folder)
-    jobs["killed"] = [last if text == "LAST" else text for text in jobs["killed"]]
-    return together(4, jobs, folder)
-
-
-def lines(jobs, shards, folder):
-    files = {"FILE": "run.pt", "FOLDER": "sharded", "KILLED": "killed"}
-    return {
-        name: [
-            str(folder / files[text]) if text in files else text
-            for text in map(str, (shards, *COMMON, *arguments))
-        ]
-        for name, arguments in jobs.items()
-    }
+def found(line_of, folder, killed, alone):
+    """Figures of each rank of a run, or its error, by the name of the run."""
+    results = {}
+    for count, runs in groupby(RUNS, lambda run: run[1].partition(" ")[0]):
+        given = {name: options.partition(" ")[2] for name, options, _ in runs}
+        if count == "1":
+            results |= {name: [alone(options)] for name, options in given.items()}
+            continue
+        jobs, files = folder / "jobs", folder / "results"
+        jobs.write_text(json.dumps({name: line_of(options) for name, options in given.items()}))
+        start_ranks(int(count), "rank_worker", "jobs", jobs, files)
+        ranks = [json.loads(Path(f"{files}.{rank}").read_text()) for rank in range(int(count))]
+        results |= {name: [rank[name] for rank in ranks] for name in given}
+    return results
 
 
 def step_of(file):
     return int(torch.load(file, weights_only=True)["step"])
 
 
-def alone(shards, *arguments):
-    return fit(shards, *COMMON, *arguments).losses
+@pytest.mark.parametrize(("name", "options", "wanted"), [run for run in RUNS if run[2]])
+def test_ranks_learn_what_one_process_learns(found, alone, folder, name, options, wanted):
+    start, tolerance, same = wanted.replace("DONE", str(step_of(folder / "killed"))).split(" ", 2)
+    ranks, one = found[name], alone(options[2:].replace("LAYERS ", "") if same == "SAME" else same)
+    assert len({*one["losses"]}) == len(one["losses"])
+    for rank in ranks:
+        near = functools.partial(pytest.approx, rel=float(tolerance))
+        assert rank.get("losses") == near(one["losses"][int(start) :]), rank
+        assert rank["evaluations"] == near(one["evaluations"])
+        assert rank["losses"] == ranks[0]["losses"]
+    if name in ("packed fsdp", "padded fsdp") or "LAYERS" in options:
+        parts = [rank["parameters"] for rank in ranks]
+        assert sum(parts) == one["parameters"]
+        assert min(parts) > 0
+        assert "LAYERS" in options or max(parts) < 0.6 * one["parameters"]
 
 
-def test_two_ranks_learn_what_one_process_learns(shards, two):
-    first = two[0]
-    padded = alone(shards, "--batch-size", 2, "--steps", 15)
-    packed = alone(shards, *PACKED, "--batch-size", 2, "--steps", 6)
-    accumulated = alone(shards, "--batch-size", 8, "--steps", 6)
-    for kind in ("ddp", "fsdp"):
-        assert first[f"padded {kind}"]["losses"] == pytest.approx(padded, rel=1e-4)
-        assert first[f"packed {kind}"]["losses"] == pytest.approx(packed, rel=1e-4)
-        assert first[f"accumulated {kind}"]["losses"] == pytest.approx(accumulated, rel=1e-4)
-    for name in ("static graph", "recomputed fsdp"):
-        assert first[name]["losses"] == pytest.approx(packed, rel=1e-4)
-    assert first["bfloat16 fsdp"]["losses"] == pytest.approx(packed, rel=2e-3)
-    assert first["bfloat16 fsdp"]["losses"] != pytest.approx(packed, rel=1e-6)
-    adapters = alone(shards, *PACKED, "--batch-size", 2, "--steps", 3, "--lora", 2)
-    for kind in ("ddp", "fsdp"):
-        assert first[f"adapters {kind}"]["losses"] == pytest.approx(adapters, rel=1e-4)
-    assert {name: job.get("losses") for name, job in two[1].items()} == {
-        name: job.get("losses") for name, job in first.items()
-    }
+def test_tokens_that_peers_share_are_counted_once(found, alone):
+    assert found["mesh"][0]["tokens"] == alone("ROWS --steps 6")["tokens"]
 
 
-def test_shards_are_parts_of_the_model(two):
-    whole = two[0]["packed ddp"]["parameters"]
-    parts = [rank["packed fsdp"]["parameters"] for rank in two]
-    assert max(parts) < 0.6 * whole
-    assert sum(parts) == whole
-
-
-def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, two, runs, monkeypatch):
+def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, found, runs, monkeypatch):
     make = datapipe.make_loader
     wanted = []
     for rank in range(2):
@@ -185,30 +147,32 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, two, runs, monkeypat
             "make_loader",
             functools.partial(make, rank=rank, world_size=2),
         )
-        fit(shards, *COMMON, *PACKED, "--steps", 1, "--lr", 0)
+        fit(shards, "--pack", 300, "--steps", 1, "--lr", 0)
         own = runs[-1].own
         assert own is not None
         # Here the labels of both ranks divide one rank's losses; there, two divides the sum too.
         wanted.append(2 * own[2].item())
-    assert two[0]["still"]["norms"] == pytest.approx(wanted, rel=1e-3)
+    assert found["still"][0]["norms"] == pytest.approx(wanted, rel=1e-3)
     assert wanted[0] != pytest.approx(wanted[1], rel=1e-2)
-    ours, theirs = (two[0][f"padded {kind}"]["norms"] for kind in ("ddp", "fsdp"))
+    ours, theirs = (found[f"padded {kind}"][0]["norms"] for kind in ("ddp", "fsdp"))
     assert theirs == pytest.approx(ours, rel=1e-2)
 
 
-def test_compressed_gradients_teach_nearly_the_same(two):
-    exact = two[0]["no hook"]["losses"]
+def test_compressed_gradients_teach_nearly_the_same(found):
+    exact = found["no hook"][0]["losses"]
     fallen = exact[0] - exact[-1]
     assert fallen > 0.5
     for hook, least in (("fp16", 0.99), ("bf16", 0.98), ("powersgd", 0.7)):
-        losses = two[0][hook]["losses"]
+        losses = found[hook][0]["losses"]
         assert losses != exact
         assert losses[0] - losses[-1] > least * fallen
+    half, full = (found[name][0]["losses"] for name in ("bfloat16", "packed fsdp"))
+    assert half != pytest.approx(full, rel=1e-6)
 
 
-def test_options_that_differ_are_told_with_both_values(two):
-    for rank in two:
-        assert "--clip is 1.0 on rank 0 and 2.0 on rank 1" in rank["differ"]["error"]
+def test_options_that_differ_are_told_with_both_values(found):
+    for rank in found["differ"]:
+        assert "--clip is 1.0 on rank 0 and 2.0 on rank 1" in rank["error"]
 
 
 def test_a_rank_that_is_killed_is_named(killed):
@@ -216,30 +180,13 @@ def test_a_rank_that_is_killed_is_named(killed):
     assert ", process PID) is gone, last seen " in killed
 
 
-def test_runs_go_on_with_another_number_of_ranks(shards, folder, four, two):
-    done = step_of(folder / "killed")
-    last = max(7, done + 5)
-    whole = alone(shards, "--batch-size", 8, "--steps", last)
-    assert four[0]["killed"]["losses"] == pytest.approx(whole[done : done + 5], rel=1e-4)
-    rest = alone(shards, *GLOBAL, "--steps", last, "--resume", folder / "killed")
-    assert rest == pytest.approx(whole[done:], rel=1e-4)
-    for kind in ("ddp to fsdp", "fsdp to ddp", "fsdp to fsdp"):
-        assert four[0][kind]["losses"] == pytest.approx(whole[3:7], rel=1e-4)
-    sharded = alone(shards, *GLOBAL, "--steps", 7, "--resume", folder / "sharded")
-    assert sharded == pytest.approx(whole[3:7], rel=1e-4)
+def test_an_older_checkpoint_of_shards_is_removed(found, folder):
     assert [path.name for path in (folder / "sharded").glob("step-*")] == ["step-3"]
 
 
-def test_samples_that_ranks_do_not_divide_hang_no_rank(shards, four):
-    """25 samples make two steps of 12, and a third with one sample, on the first rank."""
-    wanted = alone(shards, "--batch-size", 12, "--steps", 4)
-    for name in ("uneven", "uneven fsdp"):
-        assert four[0][name]["losses"] == pytest.approx(wanted, rel=1e-4)
-
-
 @pytest.mark.measuring
-def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(shards):
-    run = torchrun(shards, *UNEVEN, "--rank-timeout", 60, HANG=1)
+def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(line_of):
+    run = torchrun(line_of("--batch-size 1 --steps 15 --rank-timeout 60"), HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)
     finally:

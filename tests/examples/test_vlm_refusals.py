@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,14 @@ def check(arguments, ranks):
 
 @pytest.mark.usefixtures("small_model")
 @pytest.mark.parametrize("line", [line for line in LINES if line and not line.startswith("#")])
-def test_what_is_wrong_is_said_in_a_line(shards, line):
+def test_what_is_wrong_is_said_in_a_line(shards, line, capfd):
     given, reason = line.split(" => ")
     count, *arguments = given.replace("SHARDS", str(shards)).replace("TABLE", str(TABLE)).split()
+    if count == "0":
+        with pytest.raises(SystemExit):
+            parse(arguments, "")
+        assert re.search(reason, capfd.readouterr().err)
+        return
     if count == "1":
         with pytest.raises(SystemExit, match=f"^train: .*{reason}"):
             program.main([*arguments, "--device", "cpu", "--steps", "2"])

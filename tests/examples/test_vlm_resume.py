@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
         (*PACKED, "--optimizer", "foreach"),
         (*PACKED, "--lora", 4),
         (*PACKED, "--dropout", 0.3),
+        (*PACKED, "--resident", "1GB"),
         ("--batch-size", 2, "--accumulate-samples", 5, "--dropout", 0.1, "--recompute", 2),
         (*PACKED, "--native", "--recompute", "--freeze-vision"),
         ("--batch-size", 6, "--buckets", 2, "--num-workers", 2, "--cache", "1GB"),

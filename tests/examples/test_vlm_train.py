@@ -50,13 +50,6 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards):
     )
 
 
-def test_worker_processes_load_what_threads_load(shards):
-    ways = ((), ("--workers", "processes"))
-    lines = [(*PACKED, "--steps", 3, "--num-workers", 1, *more) for more in ways]
-    threads, processes = (fit(shards, *line).losses for line in lines)
-    assert processes == threads
-
-
 @pytest.mark.parametrize(
     ("message", "wanted"),
     [

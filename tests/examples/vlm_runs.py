@@ -44,7 +44,7 @@ def start_ranks(count: int, module: str, *arguments: Any) -> None:
         subprocess.Popen(command, env=environment(RANK=rank, **group)) for rank in range(count)
     ]
     try:
-        assert [rank.wait(timeout=400) for rank in ranks] == [0] * count
+        assert [rank.wait(timeout=900) for rank in ranks] == [0] * count
     finally:
         for rank in ranks:
             rank.kill()

@@ -54,8 +54,8 @@ def films(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Checkpoints of the models that take videos, and of those with images of new forms."""
-    cases = VIDEO_CASES | {name: TINY[name].case for name in FORMS}
+    """Checkpoints of models with videos, with images of new forms, or without packs."""
+    cases = VIDEO_CASES | {name: TINY[name].case for name in (*FORMS, "gemma3")}
     return {name: case.save(tmp_path_factory.mktemp(name)) for name, case in cases.items()}
 
 

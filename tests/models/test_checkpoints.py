@@ -5,22 +5,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe import ImageSpec, PlanError
+from datapipe import ImageSpec, PlanError, VideoMarkup
 from datapipe.cli.command import app
 from datapipe.models.families import MODELS
 from datapipe.testing import assert_same_batches
+from tests.case_files import cases
 
 from .checkpoints import CASES
+from .conftest import loader_of
 from .table import table, written
+from .tiny import TINY
+from .videos import VIDEO_CASES
 
 UNTRIED = {"glm4v_moe", "pixtral"}
 """Other names of models whose processor is compared."""
 
 QWEN = CASES["Qwen/Qwen3-VL-8B-Instruct"]
-LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
 
 
 @pytest.fixture
@@ -87,36 +91,26 @@ def test_a_command_takes_a_model(folder, shards):
     assert "more than 10 tokens" in result.stderr
 
 
-IMAGES, CONFIG = "preprocessor_config.json", "config.json"
+CHANGED = {
+    "qwen": VIDEO_CASES["qwen3_vl"],
+    "llava": CASES["llava-hf/llava-1.5-7b-hf"],
+    "onevision": TINY["llava_onevision"].case,
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (IMAGES, None, "has no preprocessor_config.json or processor_config.json"),
-        ("tokenizer.json", None, "has no tokenizer.json"),
-        (CONFIG, {"model_type": "bert"}, "model_type 'bert' with processor 'Qwen3VLProcessor' is "
-         "not one of the known models: qwen2_vl"),
-        (CONFIG, {"model_type": "llava"}, "model_type 'llava' with processor 'Qwen3VLProcessor'"),
-        (CONFIG, "{", r"config.json is not JSON"),
-        (CONFIG, "[]", r"config.json holds no JSON object"),
-        (IMAGES, {"resample": 0}, "resized with the filter nearest"),
-        (IMAGES, {"do_resize": False}, "do_resize=false"),
-        (IMAGES, {"rescale_factor": 1.0}, "multiplied by 1.0, not by 1/255"),
-        (IMAGES, {"patch_size": "14"}, "patch '14'"),
-        (IMAGES, {"size": 7}, "unknown form"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_followed_is_refused(folder, name, content, message):
-    if content is None:
-        (folder / name).unlink()
-    elif isinstance(content, str):
-        (folder / name).write_text(content)
+@pytest.mark.parametrize(("given", "message"), cases("models/refused_files"))
+def test_files_that_cannot_be_followed_are_refused(tmp_path, given, message):
+    name, file, content = given.split(" ", 2)
+    path, changes = CHANGED[name].save(tmp_path, apart=True) / file, yaml.safe_load(content)
+    if changes is None:
+        path.unlink()
+    elif isinstance(changes, str):
+        path.write_text(changes)
     else:
-        edit(folder / name, **content)
+        edit(path, **changes)
     with pytest.raises(PlanError, match=message) as error:
-        datapipe.specs_for(folder)
-    assert str(folder) in str(error.value) or "patch" in message
+        datapipe.specs_for(tmp_path)
+    assert str(tmp_path) in str(error.value) or "patch" in message
 
 
 @pytest.mark.parametrize(
@@ -126,24 +120,64 @@ def test_what_cannot_be_followed_is_refused(folder, name, content, message):
         (7, "the folder of a model's checkpoint, or a processor"),
         (object(), "neither the folder of a checkpoint nor a processor"),
         ("", "the folder of a model's checkpoint"),
+        (__file__, "is not a folder; give its folder"),
     ],
-    ids=["name", "number", "object", "nothing"],
+    ids=["name", "number", "object", "nothing", "file"],
 )
 def test_what_is_no_model_is_refused(model, message, shards):
     with pytest.raises(PlanError, match=message):
         datapipe.make_loader(shards, model=model, batch_size=2)
 
 
-def test_a_file_is_no_folder(folder):
-    with pytest.raises(PlanError, match="is not a folder; give its folder"):
-        datapipe.specs_for(folder / "config.json")
+KEPT = datapipe.CacheSpec("64MB", keep="decoded")
+CUT = {"max_length": 40, "overlong": "truncate"}
+NATIVE = {"image": ImageSpec(resize="native")}
+STATIC = datapipe.PackSpec(4096, static_shapes=True, max_patches=4096)
 
 
-def test_an_image_processor_of_another_kind_is_refused(tmp_path):
-    folder = LLAVA.save(tmp_path, apart=True)
-    edit(folder / IMAGES, image_processor_type="ViTImageProcessor")
-    with pytest.raises(PlanError, match="ViTImageProcessor is neither CLIPImageProcessor nor"):
-        datapipe.specs_for(folder)
+def sides(widths, heights):
+    return widths
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "changes", "message"),
+    [
+        ("gemma3", {"pack": 400}, {}, r"token_types=True.*give batch_size= or max_tok"),
+        # Markup of images says nothing of them.
+        ("pixtral", {"image": None}, {}, "images are left out"),
+        ("pixtral", {"image": ImageSpec(size=64, patch=16)}, {},
+         "resize='stretch' makes neither"),
+        ("pixtral", {"image": ImageSpec(resize="native", mrope=True)}, {},
+         r"and so does ImageSpec\(mrope=True\)"),
+        ("pixtral", NATIVE, {"image_tokens": sides}, "and so does image_tokens=<function"),
+        ("pixtral", NATIVE, {"image_tokens": 7}, "image_tokens=7 is one number"),
+        # The form of an image depends on its sample.
+        ("llava_onevision", {"cache": KEPT}, {}, "keep='decoded': pad_several.*keep='encoded'"),
+        ("llava_onevision", {}, CUT, "may leave one image of several.*'drop'"),
+        ("llava_onevision", {}, {"image_tokens": 5}, "image_tokens=5"),
+        ("llava_onevision", {}, {"image_tokens": sides}, "whether an image is alone"),
+        # Frames of videos are parts of patches.
+        ("qwen3_vl", {"cache": KEPT}, {},
+         "keep='decoded': frames of videos are parts of patches; give keep='encoded' or 'auto'"),
+        ("qwen3_vl", {"pack": STATIC}, {},
+         "constant shapes of batches with ImageSpec.* with video=None each frame is an image"),
+        ("qwen3_vl", {"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, {},
+         "constant shapes"),
+        ("qwen3_vl", {"decoder": "dali"}, {}, "resize='native' is not in DALI's graph.*'cpu'"),
+        ("qwen3_vl", {}, {"video_markup": VideoMarkup(frames=3)},
+         r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_options_that_do_not_go_with_a_model_are_refused(
+    name, options, changes, message, folders, shards, films
+):
+    if "decoder" in options:
+        pytest.importorskip("nvidia.dali")
+    text = replace(datapipe.specs_for(folders[name])[1], **changes)
+    given = options if "pack" in options else {"batch_size": 2} | options
+    with pytest.raises(PlanError, match=message):
+        loader_of(films if name in VIDEO_CASES else shards, folders[name], text=text, **given)
 
 
 def test_the_page_lists_the_models_that_are_compared():

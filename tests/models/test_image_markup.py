@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import datapipe
-from datapipe import ImageMarkup, ImageSpec, PlanError
+from datapipe import ImageMarkup, ImageSpec
 
 from .checkpoints import CASES
 from .conftest import loader_of
@@ -73,29 +73,3 @@ def test_markup_belongs_to_the_state_of_a_run(shards, folder):
     other = loader_of(shards, None, text=replace(text, image_markup=swapped), **options)
     with pytest.raises(datapipe.StateMismatch):
         other.load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("image", "changes", "message"),
-    [
-        (None, {}, "images are left out"),
-        (ImageSpec(size=64, patch=16), {}, "resize='stretch' makes neither"),
-        (ImageSpec(resize="native", mrope=True), {}, r"and so does ImageSpec\(mrope=True\)"),
-        (
-            ImageSpec(resize="native"),
-            {"image_tokens": lambda widths, heights: widths},
-            "and so does image_tokens=<function",
-        ),
-        (ImageSpec(resize="native"), {"image_tokens": 7}, "image_tokens=7 is one number"),
-    ],
-    ids=["no images", "one size", "mrope", "function", "number"],
-)
-def test_markup_that_says_nothing_is_refused(shards, folder, image, changes, message):
-    text = replace(datapipe.specs_for(folder)[1], **changes)
-    with pytest.raises(PlanError, match=message):
-        datapipe.make_loader(shards, image=image, text=text, batch_size=2)
-
-
-def test_other_words_in_braces_are_refused():
-    with pytest.raises(PlanError, match=r"cell='\{tile\}' of an ImageMarkup: only \{row\}, "):
-        ImageMarkup(cell="{tile}")

@@ -10,6 +10,7 @@ import datapipe
 from datapipe.cli.command import app
 
 from .checkpoints import CASES, mostly_quick
+from .conftest import Sample
 
 QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
@@ -24,16 +25,10 @@ def test_a_processor_that_is_followed_shows_no_difference(source, shards):
 
 
 @pytest.mark.parametrize("case", [QWEN, LLAVA], ids=lambda case: case.source)
-def test_a_line_that_ends_after_an_image_is_no_difference(case, tmp_path, encode, crop):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    (raw / "0.jpg").write_bytes(encode(crop("coffee.png", (90, 60), 0)))
-    turns = [("human", "<image>\nWhat is this?"), ("gpt", "A cup.")]
-    said = [{"from": who, "value": text} for who, text in turns]
-    record = {"id": "0", "image": "0.jpg", "conversations": said}
-    (raw / "data.json").write_text(json.dumps([record]))
-    datapipe.pack_dataset(raw, tmp_path / "shards")
-    assert datapipe.check_model(case.make(), tmp_path / "shards").differences == ()
+def test_a_line_that_ends_after_an_image_is_no_difference(case, packed_samples, crop):
+    turns = [("user", "<image>\nWhat is this?"), ("assistant", "A cup.")]
+    shards = packed_samples([Sample(turns, [crop("coffee.png", (90, 60), 0)])])
+    assert datapipe.check_model(case.make(), shards).differences == ()
 
 
 class Other:
@@ -98,21 +93,14 @@ def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards):
 
 def test_the_command_says_what_differs(tmp_path, shards):
     folder = LLAVA.save(tmp_path, apart=True)
-    result = CliRunner().invoke(app, ["check-model", str(folder), str(shards), "--samples", "4"])
+    line = ["check-model", str(folder), str(shards), "--samples"]
+    result = CliRunner().invoke(app, [*line, "4"])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert (
-        "4 of 4 samples with 4 images are what the processor makes; labels of 4 were"
-        in result.stdout
-    )
-    result = CliRunner().invoke(
-        app, ["check-model", str(folder), str(shards), "--samples", "2", "--json"]
-    )
-    assert json.loads(result.stdout) == {
-        "samples": 2,
-        "images": 1,
-        "differences": [],
-        "labels": 2,
-    }
+    said = "4 of 4 samples with 4 images are what the processor makes; labels of 4 were"
+    assert said in result.stdout
+    result = CliRunner().invoke(app, [*line, "2", "--json"])
+    expected = {"samples": 2, "images": 1, "differences": [], "labels": 2}
+    assert json.loads(result.stdout) == expected
 
 
 def test_a_model_that_is_not_there_is_one_message(shards):

@@ -12,6 +12,7 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 import datapipe
 
+from ..decode.fitted import levels_apart
 from .checkpoints import CASES, mostly_quick
 from .conftest import loader_of
 from .tiny import TINY
@@ -78,13 +79,6 @@ def theirs(processor, sample):
     return text, dict(given)
 
 
-def in_grey_levels(values, spec):
-    if spec.resize == "budget":
-        return values * 255
-    mean, std = (torch.tensor(three).view(3, 1) for three in spec.mean_std or ())
-    return (values.reshape(-1, 3, values[0].numel() // 3) * std + mean) * 255
-
-
 def check(case, model, samples, shards):
     processor = case.make()
     spec, _ = datapipe.specs_for(model)
@@ -115,8 +109,7 @@ def check(case, model, samples, shards):
                 for image in sample.images
             ]
             pixels = np.concatenate([own[:count] for own, count in zip(pixels, tiles, strict=True)])
-        assert ours.shape == pixels.shape
-        off = (in_grey_levels(ours, spec) - in_grey_levels(torch.from_numpy(pixels), spec)).abs()
+        off = levels_apart(ours, pixels, spec)
         thrice = spec.interpolation == "lanczos"  # resized one after the other
         assert off.max() < (3.01 if thrice else 2.01)
         # A few values of a small image are a larger share.

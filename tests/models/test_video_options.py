@@ -53,51 +53,11 @@ def test_the_pace_of_positions_is_that_of_the_config(tmp_path):
     assert video_of(folder).tokens_per_second == 4
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"cap_pixels_per_frame": True}, "cap_pixels_per_frame=true"),
-        ({"patch_size": 14}, "patch_size is 14 for videos and 16 for images"),
-        ({"image_mean": [0.1, 0.1, 0.1]}, "image_mean is .* for videos"),
-    ],
-)
-def test_what_cannot_be_followed_is_refused(option, message, folder):
-    path = folder / "video_preprocessor_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | option))
-    with pytest.raises(PlanError, match=message):
-        datapipe.specs_for(folder)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: VideoSpec(min_pixels=5, max_pixels=4), "min_pixels=5 is above max_pixels=4"),
-        (lambda: VideoSpec(tokens_per_second=0), "tokens_per_second 0.*above 0"),
-        (lambda: ImageSpec(video=VideoSpec()), "video=.* has no effect with resize='stretch'"),
-        (lambda: ImageSpec(resize="native", video=3), "give a VideoSpec, or a mapping"),
-        (lambda: VideoMarkup(token=" "), "give a token"),
-        (lambda: VideoMarkup(patch="<|video_pad|>{minutes}"), "only .seconds. may stand"),
-        (lambda: VideoMarkup(patch="{seconds}"), "0 times; it must appear there once"),
-        (lambda: TextSpec(tokenizer="x", video_markup="x"), "give a VideoMarkup, or a mapping"),
-    ],
-)
-def test_impossible_options_are_refused_with_what_to_give(make, message):
-    with pytest.raises(PlanError, match=message):
-        make()
-
-
 def test_mappings_stand_for_the_options_of_videos():
     spec = ImageSpec(resize="native", video={"min_pixels": 784, "max_pixels": 78_400})
     assert spec.video == VideoSpec(min_pixels=784, max_pixels=78_400)
     text = TextSpec(tokenizer="x", video_markup={"frames": 4})
     assert text.video_markup == VideoMarkup(frames=4)
-
-
-def test_patches_of_text_and_images_have_as_many_frames(folder, films):
-    _, text = datapipe.specs_for(folder)
-    other = replace(text, video_markup=VideoMarkup(frames=3))
-    with pytest.raises(PlanError, match=r"a patch of 3 frames, and ImageSpec\(temporal=2\) of 2"):
-        datapipe.make_loader(films, model=folder, text=other, batch_size=2)
 
 
 @pytest.mark.parametrize("without", ["image", "text"])
@@ -136,30 +96,6 @@ def test_an_image_only_dataset_has_no_keys_of_videos(folder, tmp_path):
     assert "video_grid_thw" not in batch
     (plain,) = loader_of(shards, None, image=image, batch_size=1)
     assert "pixel_values_videos" not in plain
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"cache": datapipe.CacheSpec("64MB", keep="decoded"), "batch_size": 2},
-            "keep='decoded': frames of videos are parts of patches; give keep='encoded' or 'auto'",
-        ),
-        (
-            {"pack": datapipe.PackSpec(4096, static_shapes=True, max_patches=4096)},
-            "constant shapes of batches with ImageSpec.* with video=None each frame is an image",
-        ),
-        ({"batch_size": datapipe.BatchSpec(2, sample_patches=4000)}, "constant shapes"),
-        ({"decoder": "dali", "batch_size": 2}, "resize='native' is not in DALI's graph.*'cpu'"),
-    ],
-)
-def test_what_knows_no_patches_of_frames_is_refused_with_the_remedy(
-    options, message, folder, films
-):
-    if "decoder" in options:
-        pytest.importorskip("nvidia.dali")
-    with pytest.raises(PlanError, match=message):
-        datapipe.make_loader(films, model=folder, num_workers=0, **options)
 
 
 def test_names_and_record_have_to_tell_the_same_videos(folder, tmp_path):

@@ -1,12 +1,16 @@
 import json
 import logging
+import re
 
 import pytest
+import yaml
 from tokenizers import Tokenizer, models
 
+import datapipe
 from datapipe.errors import PlanError
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
+from tests.case_files import cases
 
 from .encoding import chat, encoded
 from .families import FAMILIES, GEMMA, QWEN2_5, QWEN2_VL
@@ -25,29 +29,12 @@ def tokens(tokenizer, template=None):
     return encoded(encoder, chat(("user", "Hm?"))).tokens.tolist()
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        ({"tokenizer": None}, "tokenizer None"),
-        ({"tokenizer": 7}, "tokenizer 7"),
-        ({"template": ""}, "template ''"),
-        ({"template": 5}, "template 5"),
-        ({"image_tokens": 0}, "image_tokens 0"),
-        ({"image_tokens": True}, "image_tokens True"),
-        ({"image_tokens": 1.5}, "image_tokens 1.5"),
-        ({"image_tokens": "per_tile"}, "give a number from 1, 'per-tile', 'native'"),
-        ({"image_token": ""}, "image_token ''"),
-        ({"max_length": 0}, "max_length 0"),
-        ({"max_length": 4096.0}, "max_length 4096.0"),
-        ({"overlong": "cut"}, "overlong 'cut'"),
-        ({"system": 3}, "system 3"),
-        ({"system": "Be kind.", "template": "caption"}, "template='caption' writes none"),
-    ],
-)
+@pytest.mark.parametrize(("options", "cause"), cases("text/refused_specs"))
 def test_a_value_that_makes_no_sense_is_refused(options, cause):
-    with pytest.raises(PlanError) as caught:
-        TextSpec(**{"tokenizer": "tokenizer.json", **options})
-    assert cause in str(caught.value)
+    name, fields = re.fullmatch(r"(?:(\w+)\()?(.*?)\)?", options).groups()
+    given = {} if name else {"tokenizer": "tokenizer.json"}
+    with pytest.raises(PlanError, match=cause):
+        getattr(datapipe, name or "TextSpec")(**given | yaml.safe_load(f"{{{fields}}}"))
 
 
 def test_rules_and_functions_count_image_tokens():

@@ -1,0 +1,46 @@
+"""Losses of batches, beside those of their samples one by one."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+Batches = Iterable[dict[str, Any]]
+META = ("key", "valid", "num_items_in_batch")
+
+
+def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Return the loss that a model of Hugging Face has on a batch with `META`."""
+    inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+    loss: torch.Tensor = model(**inputs).loss
+    return loss
+
+
+@torch.no_grad()
+def losses_alone(model: Any, batches: Batches) -> dict[str, float]:
+    """Return the summed loss of each sample by its key, from batches of one sample."""
+    return {
+        batch["key"][0]: float(loss_of(model, batch)) * batch["num_items_in_batch"]
+        for batch in batches
+    }
+
+
+def with_means(model: Any, batches: Batches, alone: dict[str, float]) -> Iterator[tuple[Any, Any]]:
+    """Yield the loss of each batch, and the mean over the labels of its samples one by one."""
+    for batch in batches:
+        valid = zip(batch["key"], batch["valid"].tolist(), strict=True)
+        mean = sum(alone[key] for key, counts in valid if counts) / batch["num_items_in_batch"]
+        with torch.no_grad():
+            loss = float(loss_of(model, batch))
+        yield loss, mean
+
+
+def assert_losses(model: Any, batches: Batches, alone: dict[str, float], samples: int) -> None:
+    """Compare losses of batches of so many samples with those of the samples one by one."""
+    seen = list(batches)
+    for loss, mean in with_means(model, seen, alone):
+        assert loss == pytest.approx(mean, rel=1e-5)  # models compute it in float32
+    assert sum(int(batch["valid"].sum()) for batch in seen) == samples

@@ -14,18 +14,8 @@ from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.archives import is_archive, lies_beside
-from datapipe.pack.input.file_kinds import (
-    is_paper,
-    kind_of_name,
-    split_extension,
-    why_not_packed,
-)
-from datapipe.pack.input.file_starts import (
-    are_labels,
-    are_names_alone,
-    seems_records,
-    start_of,
-)
+from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extension, why_not_packed
+from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.parallel_folders import (
     LABELS,
     ParallelFolders,

@@ -63,10 +63,8 @@ class Join:
                         else:
                             id = _id(row, self.image_key)
                             index.load([Entry(number, id, (source, row))])
-                    except SampleError as error:
+                    except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
-                    except RecursionError:
-                        yield source, Reject(source, "record is nested too deeply", "DecodeError")
             for source, text in texts:
                 try:
                     if isinstance(text, Reject):

@@ -102,18 +102,16 @@ class SampleMaker(NamedTuple):
         """Return the sample of a record that is still text."""
         try:
             source, record = checked_record(source, text.parse())
-        except RecursionError:
-            return RecordSample(Reject(source, "record is nested too deeply", "DecodeError"))
+        except RecursionError as error:
+            return RecordSample(rejected(source, error))
         return RecordSample(record) if isinstance(record, Reject) else self(source, record)
 
     def __call__(self, source: str, record: Record) -> RecordSample:
         unused: list[tuple[str, str]] = []  # those of a record that is refused count too
         try:
             sample: RawSample | Reject = self._sample(source, record, unused)
-        except SampleError as error:
+        except (SampleError, RecursionError) as error:
             sample = rejected(source, error)
-        except RecursionError:
-            sample = Reject(source, "record is nested too deeply", "DecodeError")
         return RecordSample(sample, tuple(unused))
 
     def _sample(self, source: str, record: Record, unused: list[tuple[str, str]]) -> RawSample:
@@ -138,10 +136,8 @@ def each_record(
             continue
         try:
             yield from make(source, record)
-        except SampleError as error:
+        except (SampleError, RecursionError) as error:
             yield rejected(source, error)
-        except RecursionError:
-            yield Reject(source, "record is nested too deeply", "DecodeError")
 
 
 def with_captions(

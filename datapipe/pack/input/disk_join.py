@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import pickle
+import json
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
     number: int  # index in its array, or line in its file
     id: str | None  # what it is joined by; None for an entry that is rejected
-    body: Any = None  # what `Entries.of` gives back; it is pickled
+    body: Any = None  # what `Entries.of` gives back, as JSON can spell it
     # `reason`, `error`: of an entry that is rejected; see `Reject`
     reason: str = ""
     error: str = ""
@@ -50,7 +50,7 @@ class Entries:
         self._no_claim = f"NOT EXISTS (SELECT 1 FROM {self._claim} AS c WHERE c.id = e.id)"
         for statement in (
             f"CREATE TABLE {self._entry} "
-            "(number INTEGER PRIMARY KEY, id TEXT, body BLOB, reason TEXT, error TEXT)",
+            "(number INTEGER PRIMARY KEY, id TEXT, body TEXT, reason TEXT, error TEXT)",
             f"CREATE INDEX {name}_of_id ON {self._entry} (id)",
             f"CREATE TABLE {self._claim} (id TEXT PRIMARY KEY) WITHOUT ROWID",
             f"CREATE TABLE {self._first} (number INTEGER PRIMARY KEY, id TEXT)",
@@ -59,7 +59,7 @@ class Entries:
 
     def load(self, entries: Iterable[Entry]) -> bool:
         """Keep entries; return whether one of them has an id."""
-        rows = ((e.number, e.id, pickle.dumps(e.body), e.reason, e.error) for e in entries)
+        rows = ((e.number, e.id, json.dumps(e.body), e.reason, e.error) for e in entries)
         found = False
         while batch := list(itertools.islice(rows, _BATCH)):
             self._base.executemany(f"INSERT INTO {self._entry} VALUES (?, ?, ?, ?, ?)", batch)
@@ -71,13 +71,12 @@ class Entries:
         added = self._base.execute(f"INSERT OR IGNORE INTO {self._claim} VALUES (?)", (id,))
         return added.rowcount > 0
 
-    def of(self, id: str) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers and bodies of the entries with this id, in order."""
+    def of(self, id: str) -> list[tuple[int, Any]]:
+        """Return the numbers and bodies of the entries with this id, in order."""
         found = self._base.execute(
             f"SELECT number, body FROM {self._entry} WHERE id = ? ORDER BY number", (id,)
         )
-        for number, body in found:
-            yield number, pickle.loads(body)
+        return [(number, json.loads(body)) for number, body in found]
 
     def ids(self) -> Iterator[str]:
         """Yield every id once, in the order of its first entry; call it once."""

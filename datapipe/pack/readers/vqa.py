@@ -154,7 +154,7 @@ def _entries(
                     reason = f"a question before it has the same id {id}"
                     yield Reject(source, reason, "DecodeError")
                     continue
-                found = list(answers.of(id)) if id is not None else []
+                found = answers.of(id) if id is not None else []
                 answer, rest = found[0][1] if found else (None, {})
                 for other, _ in found[1:]:
                     reason = f"an annotation before it answers the same question {id}"

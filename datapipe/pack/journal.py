@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,8 +44,8 @@ class Checkpoint:
 
     inputs: int = 0  # how many inputs the shards so far account for
     rejected: int = 0  # how many of them were rejected
-    rejects_bytes: int = 0  # length of the rejects file then
-    rejects_crc32: int = 0  # checksum of the rejects file then, from its beginning
+    rejects_bytes: int = 0  # length of the file of its rejects then
+    rejects_crc32: int = 0  # checksum of this file then
     saved_bytes: int = 0  # by which shrinking made their images smaller
     digest: str = ""  # of these inputs, to notice when the raw data has changed
 
@@ -74,73 +75,37 @@ class Journal:
         begun = read_journal(out)
         if begun and begun.base != fingerprint:  # left by a pack that was finished
             begun = None
-        done = 0
-        if begun:
-            self._place_rejects(base)
-            done = self._count_whole(begun)
+        done = self._count_whole(begun) if begun else 0
         if begun and done:
             same_options(out, begun.options, options)
             self.shards, self.last = list(begun.shards[:done]), begun.checkpoints[done - 1]
-            self._base_rejects, crc = begun.rejects
         else:  # nothing is done that other options could contradict
             begun = None
-            (self.work / REJECTS).unlink(missing_ok=True)
-            self._place_rejects(base)
             self.shards, self.last = [], Checkpoint()
-            self._base_rejects, crc = self._measure_rejects(base)
         self.rejected = self.last.rejected
-        head = {"options": options, "base": fingerprint, "rejects": [self._base_rejects, crc]}
         self._files = JournalFiles(
             self.work / REJECTS,
             self.work / _JOURNAL,
-            rejects_size=self._base_rejects + self.last.rejects_bytes,
-            rejects_crc32=self.last.rejects_crc32 if begun else crc,
+            rejects_size=self.last.rejects_bytes,
+            rejects_crc32=self.last.rejects_crc32,
             journal_size=begun.ends[done] if begun else 0,
-            head=None if begun else head,
+            head=None if begun else {"options": options, "base": fingerprint},
         )
-
-    def _place_rejects(self, base: Manifest | None) -> None:
-        """Move or copy the rejects so far to the working folder."""
-        rejects, published = self.work / REJECTS, self.out / REJECTS
-        if rejects.exists() or not published.exists():
-            return
-        if base:
-            copy = rejects.with_suffix(".copy")
-            shutil.copyfile(published, copy)
-            copy.replace(rejects)
-        else:
-            published.replace(rejects)  # published, then interrupted before the manifest
-
-    def _measure_rejects(self, base: Manifest | None) -> tuple[int, int]:
-        """Return size and checksum of the rejects of the dataset that is appended to."""
-        rejects = self.work / REJECTS
-        noted = sum(part.rejects_bytes for part in base.parts) if base else 0
-        size = min(noted, rejects.stat().st_size if rejects.exists() else 0)
-        if size < noted:
-            logger.warning(
-                "%s holds %s bytes of the %s that earlier packs wrote; the rest stays missing",
-                *(self.out / REJECTS, f"{size:,}", f"{noted:,}"),
-            )
-        (crc,) = prefix_sums(rejects, [size])
-        assert crc is not None
-        return size, crc
 
     def _count_whole(self, begun: InterruptedPack) -> int:
         """Return how many shards, from the first on, are as they were when they were finished.
 
         Sizes, indexes and rejects are compared; members are when they are read.
         """
-        first, crc = begun.rejects
         path = self.work / REJECTS
-        sums = prefix_sums(path, [first, *(first + c.rejects_bytes for c in begun.checkpoints)])
-        noted = [crc, *(checkpoint.rejects_crc32 for checkpoint in begun.checkpoints)]
-        fault = path if sums[0] != noted[0] else None
+        sums = prefix_sums(path, [checkpoint.rejects_bytes for checkpoint in begun.checkpoints])
+        fault: Path | None = None
         done = 0
-        while fault is None and done < len(begun.shards):
-            fault = self._changed(begun.shards[done])
-            if fault is None and sums[done + 1] != noted[done + 1]:
-                fault = path
-            done += fault is None
+        for shard, checkpoint, crc in zip(begun.shards, begun.checkpoints, sums, strict=True):
+            fault = self._changed(shard) or (path if crc != checkpoint.rejects_crc32 else None)
+            if fault is not None:
+                break
+            done += 1
         if fault is None and begun.size > begun.ends[-1]:
             fault = self.work / _JOURNAL
         if fault is not None:
@@ -176,7 +141,7 @@ class Journal:
         return Checkpoint(
             inputs=inputs.number,
             rejected=self.rejected,
-            rejects_bytes=self._files.rejects_size - self._base_rejects,
+            rejects_bytes=self._files.rejects_size,
             rejects_crc32=self._files.rejects_crc32,
             saved_bytes=saved_bytes,
             digest=inputs.digest,
@@ -206,9 +171,28 @@ class Journal:
         manifest = Manifest(shards=(*before.shards, *self.shards), parts=(*before.parts, part))
         with writing(self.out):
             self._files.sync_rejects()
-            (self.work / REJECTS).replace(self.out / REJECTS)
+            self._publish_rejects(sum(part.rejects_bytes for part in before.parts))
             publish(self.out, manifest)
         return manifest
+
+    def _publish_rejects(self, noted: int) -> None:
+        """Put the rejects of this pack in place, behind those of earlier packs: `noted` bytes."""
+        published, joined = self.out / REJECTS, self.work / "joined-rejects.jsonl"
+        joined.unlink(missing_ok=True)
+        if noted and published.exists():
+            shutil.copyfile(published, joined)
+        with joined.open("ab") as file, (self.work / REJECTS).open("rb") as own:
+            if file.tell() < noted:
+                logger.warning(
+                    "%s holds %s bytes of the %s that earlier packs wrote; the rest stays missing",
+                    *(published, f"{file.tell():,}", f"{noted:,}"),
+                )
+            else:  # a pack that was interrupted here has put its own behind them
+                file.truncate(noted)
+            shutil.copyfileobj(own, file)
+            file.flush()
+            os.fsync(file.fileno())
+        joined.replace(published)
 
     def close(self) -> None:
         self._files.close()
@@ -314,7 +298,6 @@ class InterruptedPack:
 
     options: dict[str, Any]  # it was started with
     base: str  # fingerprint of the dataset that it appends to, empty where it does not
-    rejects: tuple[int, int]  # size and checksum of the rejects of the dataset that it appends to
     # `shards`, `checkpoints`: finished, and where the pack stood after each
     shards: list[Shard]
     checkpoints: list[Checkpoint]
@@ -329,17 +312,15 @@ def read_journal(out: Path) -> InterruptedPack | None:
     except OSError:
         return None
     lines, ends = unseal_lines(content)
-    if not lines or "rejects" not in lines[0]:
+    if not lines or "base" not in lines[0]:
         if content:
             path = out / UNFINISHED / _JOURNAL
             logger.warning("%s is damaged; packing starts over", path)
         return None
     head, *entries = lines
-    size, crc = head["rejects"]
     return InterruptedPack(
         options=head["options"],
         base=head["base"],
-        rejects=(size, crc),
         shards=[Shard(**entry.pop("shard")) for entry in entries],
         checkpoints=[Checkpoint(**entry) for entry in entries],
         ends=ends,

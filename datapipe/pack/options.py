@@ -11,6 +11,7 @@ from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat, Quality, ShrinkOptions
 from datapipe.decode.video import VIDEO_TIMEOUT, VideoOptions, parse_video_frames
 from datapipe.errors import PackError
+from datapipe.pack.input.raw_sample import Captions
 from datapipe.pack.notes import FOUND
 from datapipe.pack.workers.prepare import Check, Pages
 from datapipe.pack.writers.shards import ShardSize
@@ -53,7 +54,7 @@ class PackOptions:
     key_from: str | None = None
     map: str | None = None
     join: str | None = None
-    captions: str | None = None
+    captions: Captions | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, PackError)

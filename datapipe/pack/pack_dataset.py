@@ -20,14 +20,13 @@ from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
 from datapipe.pack.engine import open_engine
-from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.raw_sample import Captions, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
 from datapipe.pack.raw_download import downloaded, urls_of
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
-from datapipe.pack.records.reader import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
 from datapipe.pack.workers.prepare import Check, Pages
@@ -49,7 +48,7 @@ def pack_dataset(
     key_from: Word | None = None,
     map: Word | None = None,
     join: Word | None = None,
-    captions: Word | None = None,
+    captions: Captions | None = None,
     workers: PackWorkers | None = None,
     engine: EngineName = "local",
     address: Word | None = None,
@@ -182,7 +181,6 @@ def pack_dataset(
         videos=video_frames is not None,
         **of_reader,
     )
-    parse_captions(captions)
     arrival = None
     with ExitStack() as held:
         if urls:

@@ -14,12 +14,7 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.dataset import check_shards
 from datapipe.index.ignore import parse_ignore
-from datapipe.index.manifest import (
-    MANIFEST,
-    Manifest,
-    Shard,
-    read_manifest,
-)
+from datapipe.index.manifest import MANIFEST, Manifest, Shard, read_manifest
 from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields

@@ -76,21 +76,22 @@ def named_texts_count(texts: int, record: Any) -> bool:
     return not raw_text(None, record).strip()
 
 
-def parse_text(data: bytes) -> str:
-    """Decode a caption member (UTF-8, with or without a byte order mark)."""
+def parse_text(data: bytes, member: str = "") -> str:
+    """Decode a caption member (UTF-8, with or without a byte order mark); errors name `member`."""
     try:
         # As "utf-8-sig" does, which is written in Python and takes ten times as long.
         return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise DecodeError(f"text is not UTF-8 at byte {error.start}") from error
+        reason = f"text is not UTF-8 at byte {error.start}"
+        raise DecodeError(reason, member=member) from error
 
 
-def parse_json(data: bytes) -> Any:
-    """Decode a JSON member."""
+def parse_json(data: bytes, member: str = "") -> Any:
+    """Decode a JSON member; errors name `member`."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"not valid JSON: {error}") from error
+        raise DecodeError(f"not valid JSON: {error}", member=member) from error
 
 
 def interleaved(record: Mapping[str, Any]) -> list[str | None] | None:

@@ -226,6 +226,7 @@ class Maker:
         self._pack(more, self._root / "whole", append=True)
         self._pack(self._raw, self._dataset)
         self._interrupt_pack(more, third=4, append=True)
+        self._unread = "rejects.jsonl"
         return self._finishing(lambda: self._pack(more, self._dataset, append=True))
 
     def _interrupted_convert(self) -> Scene:

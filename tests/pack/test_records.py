@@ -228,6 +228,12 @@ def test_a_plain_record_loses_nothing():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("value", [-1, 3, "text", [1]])
+def test_a_struct_whose_bytes_are_none_stays_as_it_is(value):
+    record = {"source": {"bytes": value}}
+    assert plain(record) == (record, ())
+
+
 # --- conversations without a record around them -------------------------------------------------
 
 TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]

@@ -24,6 +24,7 @@ _BESIDE_MANIFEST = re.compile(
     r"|(shard|part)-\d{6,}\.parquet"
 )
 _MARK = b'"format": "datapipe"'
+_LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 
 
 def _is_own(folder: str, name: str) -> bool:
@@ -86,7 +87,8 @@ def list_folder(
         with os.scandir(path) as entries:
             for entry in islice(entries, most):
                 name = entry.name
-                if name[0] != "." and not _is_own(path, name):
+                hidden = name[0] == "." or name.lower() in _LITTER
+                if not hidden and not _is_own(path, name):
                     if _is_folder(entry):
                         folders.append(name)
                     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datapipe.pack.input.file_kinds import split_extension
 from datapipe.pack.input.file_starts import are_labels
 from datapipe.pack.input.survey import Survey
+from datapipe.report.table import counted
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 MOST_FILES = 50_000
@@ -29,9 +30,8 @@ class LooseImages:
     def describe(self) -> str:
         """Return the counts as text: `1,067 images, 12 of them with a text`."""
         more = "" if self.complete else " or more"
-        count = f"{len(self.paths):,} image{'' if len(self.paths) == 1 else 's'}{more}"
         texts = f"{self.pairs:,} of them" if self.pairs else "none"
-        return f"{count}, {texts} with a text of the same stem"
+        return f"{counted(len(self.paths), 'image')}{more}, {texts} with a text of the same stem"
 
 
 def loose_images(survey: Survey) -> LooseImages:

@@ -147,10 +147,7 @@ def settle(
 
 
 def _read_turn(ext: str, blob: Blob | InlineBlob) -> str:
-    try:
-        text = parse_text(blob.read()).strip()
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=blob.label) from error
+    text = parse_text(blob.read(), blob.label).strip()
     if not text:
         raise MissingMember(f"`{ext}`, one of its two turns, is empty", member=blob.label)
     return text

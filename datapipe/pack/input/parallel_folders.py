@@ -22,6 +22,7 @@ from datapipe.pack.input.file_starts import are_labels
 from datapipe.pack.input.raw_sample import printable
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
+from datapipe.report.table import counted
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 # Parallel folders are few; class folders are thousands, and none of them is looked at.
@@ -116,10 +117,10 @@ class ParallelFolders:
                 kind = "other"
             chosen.append(TextFolder(folder=texts, names=files, pattern=pattern, kind=kind))
             if kind == "taken":
-                count = sum(1 for _ in wanted())
+                count = counted(sum(1 for _ in wanted()), "file")
                 lines.append(
-                    f"\n  --include {printable(pattern)!r:<{width + 2}}  {count:,} "
-                    f"file{'' if count == 1 else 's'}, such as {printable(next(wanted()))}"
+                    f"\n  --include {printable(pattern)!r:<{width + 2}}  {count}, such as "
+                    f"{printable(next(wanted()))}"
                 )
         if len(lines) > 1:
             raise PackError(

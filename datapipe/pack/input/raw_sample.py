@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
 from datapipe.errors import DecodeError, MissingMember
@@ -364,6 +364,14 @@ def _digest(part: Blob | InlineBlob | NamedTexts | str | Mapping[str, Any]) -> s
         return ""  # will be rejected
 
 
+Captions = Literal["first", "all", "join"]
+"""Treatment of an image with several captions.
+
+`"all"` gives a sample for each caption, with the image in each; `"first"` keeps the first caption
+and counts the others as left out; `"join"` gives one sample whose text is all of them, a line each.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """Options of readers; None leaves the choice to them. `takes` of a reader names its own."""
@@ -380,7 +388,7 @@ class ReadOptions:
     map: str | None = None  # which fields are images and turns, as `--map` has it
     # Column that joins a table of texts with one of images, or two as "text_column=image_column"
     join: str | None = None
-    captions: str | None = None  # "all" (as None), "first" or "join", of an image with several
+    captions: Captions | None = None  # as None, "all"
     # Where a reader writes what it decided and left out
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None  # folder for temporary files of joins; the system's own where None

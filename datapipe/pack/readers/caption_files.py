@@ -32,11 +32,7 @@ from datapipe.pack.records.reader import (
     first_objects,
     parsed_entries,
 )
-from datapipe.pack.records.streams.json_stream import (
-    count_marks,
-    read_member_arrays,
-    read_members,
-)
+from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays, read_members
 
 _FIRST = 5000  # rows of TextCaps among which the first images are looked for
 # Fields that describe a caption; all others describe the image.

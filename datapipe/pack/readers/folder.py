@@ -14,18 +14,8 @@ from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.archives import is_archive, lies_beside
-from datapipe.pack.input.file_kinds import (
-    is_paper,
-    kind_of_name,
-    split_extension,
-    why_not_packed,
-)
-from datapipe.pack.input.file_starts import (
-    are_labels,
-    are_names_alone,
-    seems_records,
-    start_of,
-)
+from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extension, why_not_packed
+from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.parallel_folders import (
     LABELS,
     ParallelFolders,
@@ -48,7 +38,6 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.records.fields.sample_map import fields_of_path
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
-_LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 _SHARED = "images that share a text with another image of the same stem; each is a sample"
 _SECOND = "texts of images whose .{} is learnt; they are kept as further members"
 # Folders that divide images by their use, and not by their content.
@@ -303,10 +292,7 @@ class _Samples:
         parallel: bool = False,
     ) -> Iterator[Reject]:
         """Yield the reject of a file that no sample has, unless it is noted as no data."""
-        source = below + name
-        if name.lower() in _LITTER:
-            return
-        tree = self._tree
+        tree, source = self._tree, below + name
         if not tree.matches(source) and (tree.of_images or is_text(name)):
             if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")

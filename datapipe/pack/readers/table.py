@@ -31,7 +31,7 @@ from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.join import Join, open_join
-from datapipe.pack.records.reader import Record, Samples, each_record, parse_captions, with_captions
+from datapipe.pack.records.reader import Record, Samples, each_record, with_captions
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
 from datapipe.pack.records.streams.record_files import (
@@ -157,13 +157,12 @@ class TableReader:
         return source.records.estimate()
 
     def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        captions = parse_captions(options.captions)
         for part in source.records.parts():
             images = part.images if source.join else _images(part, source.fields, options)
 
             def samples(name: str, record: Record, images: Images = images) -> Samples:
                 sample, texts = _sample(source.fields, images, options, name, record)
-                return with_captions(sample, texts, captions, options.notes)
+                return with_captions(sample, texts, options)
 
             rows = source.join.rows(part, options) if source.join else part
             yield from each_record(rows, samples)

@@ -23,6 +23,7 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.readers import RawReading
 from datapipe.pack.readers.webdataset import tars_in
 from datapipe.pack.teaching import show
+from datapipe.report.table import counted
 
 _RECORDS = 2000
 _BYTES = 64 << 20
@@ -80,8 +81,8 @@ def _of_tars(survey: Survey, options: ReadOptions) -> Counts:
     about = "" if size == total else "about "
     samples, images = round(samples * scale), round(images * scale)
     return Counts(
-        holds=f"{_count(len(tars), 'tar')} with {about}{_count(samples, 'sample')}, "
-        f"{_count(images, 'image')}",
+        holds=f"{counted(len(tars), 'tar')} with {about}{counted(samples, 'sample')}, "
+        f"{counted(images, 'image')}",
         images=images,
         paths=tuple(printable(path.name) for path in tars),
     )
@@ -121,14 +122,14 @@ def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
     exact = seen < _RECORDS and size <= _BYTES
     total = seen if exact else max(total, seen)
     scale = total / seen if seen else 0
-    words = [_count(total, "record")]
+    words = [counted(total, "record")]
     if held:
-        words.append(f"{_count(round(held * scale), 'image')} inside")
+        words.append(f"{counted(round(held * scale), 'image')} inside")
     for paths, where in ((len(named), "here"), (missing, "missing")):
         if paths:
             number = round(paths * scale)
             verb = "is" if number == 1 else "are"
-            words.append(f"{_count(number, 'named image')} {verb} {where}")
+            words.append(f"{counted(number, 'named image')} {verb} {where}")
     if faults.total() < seen and not (held or named or missing):
         words.append("no images")
     if faults:
@@ -165,7 +166,3 @@ def _rejects(faults: Counter[str], seen: int, scale: float) -> str:
     if count == seen:
         said = "all rejected" if count > 1 else "rejected"
     return f"{said}{'' if most == count else ', for example'}: {printable(reason)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

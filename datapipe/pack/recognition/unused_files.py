@@ -85,7 +85,7 @@ class Leftovers:
 def _reason(name: str, format: str) -> str:
     """Return why a file was left out; "" if it is not to be named."""
     stem, _, ext = name.lower().rpartition(".")
-    if is_paper(name) or name.lower() in ("thumbs.db", "desktop.ini"):
+    if is_paper(name):
         return "no data"
     if format == "img2dataset" and (stem.removesuffix("_stats").isdecimal() and ext != "npy"):
         return ""  # its reader tells of them one by one

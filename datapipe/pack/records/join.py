@@ -72,7 +72,7 @@ class Join:
                             continue
                         body = [source, kept.put(row)]
                         index.load([Entry(number, _id(row, self.image_key), body)])
-                    except SampleError as error:
+                    except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
             for source, text in texts:
                 try:

@@ -20,6 +20,7 @@ from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.containers import estimate_file, first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import columns_of
+from datapipe.report.table import counted
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LEVELS = 4
@@ -179,14 +180,13 @@ def _common_pattern(raw: Path, groups: list[RecordGroup]) -> str:
 
 
 def _extent(group: RecordGroup) -> str:
-    files = f"{len(group.files)} file{'' if len(group.files) == 1 else 's'}"
+    files = counted(len(group.files), "file")
     try:
         count = sum(map(estimate_file, group.files))
     except PackError as error:
         return f"{files}, which cannot be read: {error}"
-    records = f"{count:,} record{'' if count == 1 else 's'}"
     exact = group.is_parquet or all(path.stat().st_size <= _WHOLE for path in group.files)
-    return f"{'' if exact else 'about '}{records} in {files}"
+    return f"{'' if exact else 'about '}{counted(count, 'record')} in {files}"
 
 
 def _require_equal_columns(files: list[Path]) -> None:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
@@ -25,7 +25,6 @@ from datapipe.pack.input.raw_sample import (
     Reject,
 )
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import named_blob, rejected
 from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.images.unused import map_of_turns, unused_images
@@ -103,18 +102,16 @@ class SampleMaker(NamedTuple):
         """Return the sample of a record that is still text."""
         try:
             source, record = checked_record(source, text.parse())
-        except RecursionError:
-            return RecordSample(Reject(source, "record is nested too deeply", "DecodeError"))
+        except RecursionError as error:
+            return RecordSample(rejected(source, error))
         return RecordSample(record) if isinstance(record, Reject) else self(source, record)
 
     def __call__(self, source: str, record: Record) -> RecordSample:
         unused: list[tuple[str, str]] = []  # those of a record that is refused count too
         try:
             sample: RawSample | Reject = self._sample(source, record, unused)
-        except SampleError as error:
+        except (SampleError, RecursionError) as error:
             sample = rejected(source, error)
-        except RecursionError:
-            sample = Reject(source, "record is nested too deeply", "DecodeError")
         return RecordSample(sample, tuple(unused))
 
     def _sample(self, source: str, record: Record, unused: list[tuple[str, str]]) -> RawSample:
@@ -139,42 +136,24 @@ def each_record(
             continue
         try:
             yield from make(source, record)
-        except SampleError as error:
+        except (SampleError, RecursionError) as error:
             yield rejected(source, error)
-        except RecursionError:
-            yield Reject(source, "record is nested too deeply", "DecodeError")
-
-
-Captions = Literal["first", "all", "join"]
-"""Treatment of an image with several captions.
-
-`"all"` gives a sample for each caption, with the image in each; `"first"` keeps the first caption
-and counts the others as left out; `"join"` gives one sample whose text is all of them, a line each.
-"""
-
-
-def parse_captions(value: str | None) -> Captions:
-    """Return the mode of a user's word for it; None is "all"."""
-    modes: tuple[Captions, ...] = get_args(Captions)
-    for mode in modes:
-        if (value or "all") == mode:
-            return mode
-    raise PackError(f"--captions {value!r} is not one of {', '.join(modes)}")
 
 
 def with_captions(
-    sample: RawSample, captions: Sequence[str], mode: Captions, notes: Notes
+    sample: RawSample, captions: Sequence[str], options: ReadOptions
 ) -> Iterator[RawSample]:
-    """Yield `sample` with its captions, as `mode` says; without captions it stays as it is.
+    """Yield `sample` with its captions, as `Captions` says; without any it stays as it is.
 
     The source of the second sample of an image ends in `:1`, that of the third in `:2`.
     """
+    notes = options.notes
     if len(captions) < 2:
         yield sample._replace(caption=captions[0] if captions else sample.caption)
-    elif mode == "join":
+    elif options.captions == "join":
         notes.decide("several captions of an image are one text, a line each (--captions join)")
         yield sample._replace(caption="\n".join(captions))
-    elif mode == "first":
+    elif options.captions == "first":
         notes.captions_unused += len(captions) - 1
         yield sample._replace(caption=captions[0])
     else:
@@ -257,7 +236,7 @@ class CaptionReader:
         return CaptionFile(path, images)
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
-        mark = self.marks[parse_captions(options.captions) != "all"]
+        mark = self.marks[options.captions in ("first", "join")]
         return sum(count_marks(source.path, mark.encode())) if mark else None
 
     def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
@@ -268,7 +247,6 @@ def samples_of(
     items: Iterable[Captioned | Reject], images: Images, options: ReadOptions
 ) -> Iterator[RawSample | Reject]:
     """Yield the samples of images with captions, and the rejects among them."""
-    mode = parse_captions(options.captions)
 
     def samples(source: str, item: Captioned) -> Iterator[RawSample]:
         captions = [caption for caption in item.captions or () if caption.strip()]
@@ -278,7 +256,7 @@ def samples_of(
         key = key_of_record(item.fields, options.key_from)
         record = None if item.record is None else plain(item.record)[0]
         sample = RawSample(source, (RawImage(blob),), record=record, key=key)
-        return with_captions(sample, captions, mode, options.notes)
+        return with_captions(sample, captions, options)
 
     return each_record(((item.source, item) for item in items), samples)
 

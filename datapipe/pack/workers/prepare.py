@@ -37,6 +37,7 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
@@ -101,10 +102,10 @@ def prepare(
         return _Sample(sample, _key(sample, ordinal, options), options, buffer).prepare()
     except SampleError as error:
         buffer.discard()
-        file = error.member if error.member != sample.source else ""
-        if len(file) > _MAX_PATH:  # an image itself, in a form that was taken for its path
-            file = f"{file[:_KEY_TEXT]}..."
-        return Reject(sample.source, error.reason, type(error).__name__, file)
+        reject = rejected(sample.source, error)
+        if len(reject.file) > _MAX_PATH:  # an image itself, in a form that was taken for its path
+            reject = reject._replace(file=f"{reject.file[:_KEY_TEXT]}...")
+        return reject
 
 
 def _key(sample: RawSample, ordinal: int, options: PrepareOptions) -> str:

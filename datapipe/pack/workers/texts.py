@@ -41,11 +41,8 @@ def read_caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
     """Return a caption and the bytes of its member; SampleError if it cannot be read."""
     if isinstance(caption, str):
         return caption, encode(caption)
-    data = caption.read()
-    try:
-        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=caption.label) from error
+    text = parse_text(caption.read(), caption.label)
+    text = text.rstrip("\r\n")  # which editors add, and no caption means
     return text, text.encode()
 
 
@@ -55,10 +52,7 @@ def read_record(record: Blob | InlineBlob | Mapping[str, Any]) -> tuple[Any, byt
         text = dump(record)
         return record, encode(text)
     data = record.read()
-    try:
-        held = parse_json(data)
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=record.label) from error
+    held = parse_json(data, record.label)
     if isinstance(held, list):
         found = as_record(held)
         if found is held and any(isinstance(item, Mapping) and item for item in held):

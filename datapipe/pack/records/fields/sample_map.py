@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datapipe.errors import MissingMember
+from datapipe.pack.records.fields.field_map import parse_map
 
-if TYPE_CHECKING:
-    from datapipe.pack.records.fields.field_map import FieldMap
+_parsed = lru_cache(parse_map)
 
 
 def apply_map(record: Any, map: str, source: str) -> tuple[Any, str | None]:
@@ -40,11 +40,3 @@ def fields_of_path(source: str) -> dict[str, Any]:
     """
     above, _, name = source.rpartition(".tar:")[2].rpartition("/")
     return {"folder": above.rpartition("/")[2] or None, "stem": name.rpartition(".")[0] or name}
-
-
-@lru_cache
-def _parsed(map: str) -> FieldMap:
-    # With this comes pyarrow, which would double the time that a worker takes to start.
-    from datapipe.pack.records.fields.field_map import parse_map
-
-    return parse_map(map)

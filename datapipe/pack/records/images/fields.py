@@ -147,8 +147,10 @@ def may_be_encoded(text: str) -> bool:
     return text.startswith(_ENCODED_STARTS)
 
 
-def rejected(source: str, error: SampleError) -> Reject:
+def rejected(source: str, error: SampleError | RecursionError) -> Reject:
     """Return the reject of an input with which something is wrong."""
+    if isinstance(error, RecursionError):
+        return Reject(source, "record is nested too deeply", "DecodeError")
     file = error.member if error.member != source else ""
     return Reject(source, printable(error.reason), type(error).__name__, file)
 

@@ -181,10 +181,9 @@ def _plain(value: Any, kept: list[bytes], left: int = _DEEPEST) -> Any:
     if kind is list or kind is tuple:
         return [_plain(item, kept, left - 1) for item in value]
     if isinstance(value, Mapping):
-        if is_image_struct(value):
-            data = value.get("bytes")
-            if data is not None:
-                kept.append(bytes(data))
+        data = value.get("bytes")
+        if is_image_struct(value) and isinstance(data, bytes | bytearray | memoryview | None):
+            kept += [] if data is None else [bytes(data)]
             return _plain(value.get("path"), kept, left - 1)
         return {str(key): _plain(item, kept, left - 1) for key, item in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):

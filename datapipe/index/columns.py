@@ -27,6 +27,7 @@ from datapipe.index.files.derived import (
     write_about,
 )
 from datapipe.index.files.npy import npy_files
+from datapipe.index.files.random_read import gather, read_values
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
@@ -124,6 +125,21 @@ class Columns:
         offsets, sizes = self.member_offset[indices].tolist(), self.member_size[indices].tolist()
         names = [self.extensions[code] for code in codes]
         return list(map(Member, names, offsets, sizes, sums))
+
+    def image_sides(
+        self, samples: Int64, counts: Int64 | None = None
+    ) -> tuple[Int64, Int64, Int64]:
+        """Return width and height of all images of samples, and the offset of each sample's.
+
+        With `counts`, int64 [n], so many of each, from the first one on. Results are int64, the
+        offsets [n + 1].
+        """
+        starts, stops = read_values(self.sample_image, samples, 2).T
+        counts = stops - starts if counts is None else counts
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        images = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+        widths = gather(self.image_width, images).astype(np.int64)
+        return widths, gather(self.image_height, images).astype(np.int64), offsets
 
     def shard(self, sample: int) -> int:
         """Return the number of the shard that holds a sample."""

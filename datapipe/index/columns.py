@@ -115,16 +115,17 @@ class Columns:
 
     def members(self, sample: int) -> list[Member]:
         """Return the members of one sample, in the order of the shard."""
-        start, stop = self.sample_member[sample], self.sample_member[sample + 1]
-        return self.members_at(slice(int(start), int(stop)))
+        return self.members_at(np.arange(*self.sample_member[sample : sample + 2].tolist()))
 
-    def members_at(self, indices: Int64 | slice) -> list[Member]:
+    def members_at(self, indices: Int64) -> list[Member]:
         """Return members by their indices in the columns of members: int64 [n]."""
-        codes = self.member_ext[indices].tolist()
-        sums = self.member_crc32[indices].tolist()
-        offsets, sizes = self.member_offset[indices].tolist(), self.member_size[indices].tolist()
-        names = [self.extensions[code] for code in codes]
-        return list(map(Member, names, offsets, sizes, sums))
+        codes, *others = (values.tolist() for values in self.member_values(indices))
+        return list(map(Member, [self.extensions[code] for code in codes], *others))
+
+    def member_values(self, indices: Int64) -> tuple[UInt16, Int64, Int64, UInt32]:
+        """Return extension, offset, size and checksum of members, as the columns have them: [n]."""
+        offsets, sizes = self.member_offset[indices], self.member_size[indices]
+        return self.member_ext[indices], offsets, sizes, self.member_crc32[indices]
 
     def image_sides(
         self, samples: Int64, counts: Int64 | None = None

@@ -16,6 +16,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.files.random_read import gather
 from datapipe.index.members import member_kind
 from datapipe.inspect.preview.pictures import show_file
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.loader import Loader
 from datapipe.pack.journal import REJECTS
 from datapipe.plan.units import PASS_BIT
@@ -70,7 +71,7 @@ def _histogram(values: Any) -> dict[str, Any]:
 
 def _duplicates(loader: Loader, samples: Int64) -> dict[str, Any]:
     """Return images whose files are equal, by size and checksum, among some samples."""
-    rows = loader.components().context.rows.read(samples)
+    rows = read_rows(loader.dataset, samples)
     is_image = np.array([member_kind(ext) == "image" for ext in rows.extensions], bool)
     at = np.flatnonzero(is_image[rows.codes])
     owners = np.searchsorted(rows.bounds, at, side="right") - 1

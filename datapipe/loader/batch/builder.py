@@ -24,6 +24,7 @@ from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
@@ -59,7 +60,7 @@ class BatchBuilder:
         self._excluded: list[bool] = step.share.excluded.tolist()
         self._valid = step.share.valid.copy()
         size, sizes, resident = len(samples), step.share.units.sizes, step.resident
-        self._rows = rows = context.rows.read(samples) if step.rows is None else step.rows
+        self._rows = rows = read_rows(context.dataset, samples) if step.rows is None else step.rows
         self._totals = rows.counts
         self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)

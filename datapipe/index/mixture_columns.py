@@ -205,9 +205,9 @@ class MixtureColumns(Columns):
         offsets, sizes = np.empty((2, len(indices)), np.int64)
         sums = np.empty(len(indices), np.uint32)
         for part, chosen, own in split_by_part(self.member_edges, indices):
-            found, *others = self.parts[part]().member_values(own)
-            codes[chosen] = self.codes[part][found]
-            offsets[chosen], sizes[chosen], sums[chosen] = others
+            values = self.parts[part]().member_values(own)
+            codes[chosen] = self.codes[part][values[0]]
+            offsets[chosen], sizes[chosen], sums[chosen] = values[1:]
         return codes, offsets, sizes, sums
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:

@@ -144,6 +144,8 @@ class BatchBuilder:
         """Return the batch, or raise the error of the first sample, unless such are skipped."""
         if self.errors and self._context.options.on_error == "raise":
             raise self.errors[min(self.errors)]
+        if self.step.epoch == 0 and self.step.run_after.steps == 1:
+            self._metadata.warn_of_absent_fields()
         batch: Batch = {}
         labels = self.step.labels
         if self.images is not None:
@@ -163,10 +165,6 @@ class BatchBuilder:
         else:
             batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
         return batch | {name: facts[name] for name in self._context.options.meta}
-
-    def warn_of_absent_fields(self) -> None:
-        """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""
-        self._metadata.warn_of_absent_fields()
 
     def _restore(self, decoded: DecodedSource, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Fill some slots with decoded samples. Return the texts of those that are good."""

@@ -238,11 +238,6 @@ def _consolidate(
             table = checked_index(home, shard)
             sizes.append((home / shard.index).stat().st_size)
             flat = {name: pc.list_flatten(table[name]) for name in ("offset", "size", "crc32")}
-            if flat["crc32"].null_count:
-                raise IndexMismatch(
-                    f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
-                    "someone else; index them again: `datapipe index --force`"
-                )
             names = pc.list_flatten(table["ext"]).to_pylist()
             numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
             if len(codes) > _MOST_EXTENSIONS:

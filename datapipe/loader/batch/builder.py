@@ -144,7 +144,7 @@ class BatchBuilder:
         """Return the batch, or raise the error of the first sample, unless such are skipped."""
         if self.errors and self._context.options.on_error == "raise":
             raise self.errors[min(self.errors)]
-        if self.step.epoch == 0 and self.step.run_after.steps == 1:
+        if self.step.first:
             self._metadata.warn_of_absent_fields()
         batch: Batch = {}
         labels = self.step.labels

@@ -47,22 +47,15 @@ class EntrySizes:
         total = np.diff(edges(sizes)[ends])
         if self._kept is None:
             return total
-        widths, heights, ends = _image_sides(columns, samples)
+        widths, heights, ends = columns.image_sides(samples)
         values = edges(FACTS + self._kept.values(widths, heights))[ends]
         return -(-total // 8) * 8 + np.diff(values)
 
 
 def image_rows(columns: Columns, transform: ImageTransform, samples: Int64) -> Int64:
     """Return the rows of `pixel_values` that the images of each sample take: int64 [n]."""
-    widths, heights, ends = _image_sides(columns, samples)
+    widths, heights, ends = columns.image_sides(samples)
     return np.diff(edges(transform.rows(widths, heights))[ends])
-
-
-def _image_sides(columns: Columns, samples: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return width and height of every image of some samples, and the offset of each sample's."""
-    images, offsets = places(columns.sample_image, samples)
-    widths = columns.image_width[images].astype(np.int64)
-    return widths, columns.image_height[images].astype(np.int64), offsets
 
 
 def cut_entry(entry: UInt8, members: Sequence[Member]) -> tuple[list[memoryview], UInt8]:

@@ -27,6 +27,7 @@ from datapipe.index.files.derived import (
     write_about,
 )
 from datapipe.index.files.npy import npy_files
+from datapipe.index.files.random_read import gather, read_values
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
@@ -115,16 +116,32 @@ class Columns:
 
     def members(self, sample: int) -> list[Member]:
         """Return the members of one sample, in the order of the shard."""
-        start, stop = self.sample_member[sample], self.sample_member[sample + 1]
-        return self.members_at(slice(int(start), int(stop)))
+        return self.members_at(np.arange(*self.sample_member[sample : sample + 2].tolist()))
 
-    def members_at(self, indices: Int64 | slice) -> list[Member]:
+    def members_at(self, indices: Int64) -> list[Member]:
         """Return members by their indices in the columns of members: int64 [n]."""
-        codes = self.member_ext[indices].tolist()
-        sums = self.member_crc32[indices].tolist()
-        offsets, sizes = self.member_offset[indices].tolist(), self.member_size[indices].tolist()
-        names = [self.extensions[code] for code in codes]
-        return list(map(Member, names, offsets, sizes, sums))
+        codes, *others = (values.tolist() for values in self.member_values(indices))
+        return list(map(Member, [self.extensions[code] for code in codes], *others))
+
+    def member_values(self, indices: Int64) -> tuple[UInt16, Int64, Int64, UInt32]:
+        """Return extension, offset, size and checksum of members, as the columns have them: [n]."""
+        offsets, sizes = self.member_offset[indices], self.member_size[indices]
+        return self.member_ext[indices], offsets, sizes, self.member_crc32[indices]
+
+    def image_sides(
+        self, samples: Int64, counts: Int64 | None = None
+    ) -> tuple[Int64, Int64, Int64]:
+        """Return width and height of all images of samples, and the offset of each sample's.
+
+        With `counts`, int64 [n], so many of each, from the first one on. Results are int64, the
+        offsets [n + 1].
+        """
+        starts, stops = read_values(self.sample_image, samples, 2).T
+        counts = stops - starts if counts is None else counts
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        images = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+        widths = gather(self.image_width, images).astype(np.int64)
+        return widths, gather(self.image_height, images).astype(np.int64), offsets
 
     def shard(self, sample: int) -> int:
         """Return the number of the shard that holds a sample."""
@@ -210,11 +227,6 @@ def _consolidate(
             table = checked_index(home, shard)
             sizes.append((home / shard.index).stat().st_size)
             flat = {name: pc.list_flatten(table[name]) for name in ("offset", "size", "crc32")}
-            if flat["crc32"].null_count:
-                raise IndexMismatch(
-                    f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
-                    "someone else; index them again: `datapipe index --force`"
-                )
             names = pc.list_flatten(table["ext"]).to_pylist()
             numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
             if len(codes) > _MOST_EXTENSIONS:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datapipe.array_types import Int64, UInt16
+from datapipe.array_types import Int64, UInt16, UInt32
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.files.random_read import Values, read_values, take_values
 
@@ -152,19 +152,25 @@ class MixtureColumns(Columns):
 
     parts: Sequence[Callable[[], Columns]]  # return the columns of each dataset
     counts: Sequence[ColumnCounts]  # of each
+    # `sample_edges`, `member_edges`: number of the first one of each, and of all: int64 [parts + 1]
+    sample_edges: Int64
+    member_edges: Int64
+    codes: Sequence[UInt16]  # number in `extensions` of each extension of each dataset
 
     @staticmethod
     def of(
         parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
     ) -> MixtureColumns:
         extensions = tuple(dict.fromkeys(ext for count in counts for ext in count.extensions))
+        numbers = {name: number for number, name in enumerate(extensions)}
+        codes = [np.array([numbers[ext] for ext in one.extensions], np.uint16) for one in counts]
         samples = edges_of([count.samples for count in counts])
         members = edges_of([count.members for count in counts])
         images = edges_of([count.images for count in counts])
         options: dict[str, dict[str, Any]] = {
             "sample_member": {"shifts": members[:-1]},
             "sample_image": {"shifts": images[:-1]},
-            "member_ext": {"codes": extension_codes(extensions, counts)},
+            "member_ext": {"codes": codes},
         }
         edges = {"sample": samples, "text": samples, "member": members, "image": images}
         columns: dict[str, Any] = {
@@ -180,6 +186,9 @@ class MixtureColumns(Columns):
         return MixtureColumns(
             parts=parts,
             counts=counts,
+            sample_edges=samples,
+            member_edges=members,
+            codes=codes,
             extensions=extensions,
             index_bytes=(),  # those of each dataset are compared when it is opened
             shard_sample=edges_of(np.concatenate([count.shard_samples for count in counts])),
@@ -190,22 +199,26 @@ class MixtureColumns(Columns):
     def __reduce__(self) -> tuple[Any, ...]:
         return MixtureColumns.of, (self.parts, self.counts)
 
+    def member_values(self, indices: Int64) -> tuple[UInt16, Int64, Int64, UInt32]:
+        # Split once for all columns: batches of many datasets ask for little else.
+        codes = np.empty(len(indices), np.uint16)
+        offsets, sizes = np.empty((2, len(indices)), np.int64)
+        sums = np.empty(len(indices), np.uint32)
+        for part, chosen, own in split_by_part(self.member_edges, indices):
+            values = self.parts[part]().member_values(own)
+            codes[chosen] = self.codes[part][values[0]]
+            offsets[chosen], sizes[chosen], sums[chosen] = values[1:]
+        return codes, offsets, sizes, sums
+
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
         return pa.array(self.texts(name, np.arange(start, stop)), pa.large_string())
 
     def texts(self, name: str, samples: Int64) -> list[str]:
         found = np.empty(len(samples), object)
-        edges = edges_of([count.samples for count in self.counts])
-        for part, chosen, own in split_by_part(edges, samples):
+        for part, chosen, own in split_by_part(self.sample_edges, samples):
             found[chosen] = self.parts[part]().texts(name, own)
         texts: list[str] = found.tolist()
         return texts
-
-
-def extension_codes(extensions: Sequence[str], counts: Sequence[ColumnCounts]) -> list[UInt16]:
-    """Return the number in `extensions` of each extension of each dataset."""
-    numbers = {name: number for number, name in enumerate(extensions)}
-    return [np.array([numbers[ext] for ext in each.extensions], np.uint16) for each in counts]
 
 
 def edges_of(counts: Sequence[int] | Int64) -> Int64:

@@ -107,7 +107,7 @@ class MemberTable:
 def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
     """Return samples `first` to `stop` as rows; the columns do not hold orientations."""
     samples = np.arange(first, stop)
-    members = slice(*columns.sample_member[[first, stop]].tolist())
+    members = np.arange(*columns.sample_member[[first, stop]].tolist())
     images = slice(*columns.sample_image[[first, stop]].tolist())
     rows = Rows()
     rows.key, rows.source = columns.keys(samples), columns.sources(samples)
@@ -167,7 +167,7 @@ def read_members(
 def differs(columns: Columns, first: int, table: MemberTable) -> bool:
     """Return whether the columns hold other samples from `first` on than an index."""
     stop = first + len(table.table)
-    members = slice(*columns.sample_member[[first, stop]].tolist())
+    members = np.arange(*columns.sample_member[[first, stop]].tolist())
     keys = table.table["key"].cast(pa.large_string()).combine_chunks()
     return not (
         np.array_equal(columns.member_offset[members], table.offset)

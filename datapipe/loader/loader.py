@@ -96,7 +96,6 @@ class Loader:
         self.meter: Meter | None = None
         self._run = Run.at(Position(0))
         self._history = History(self._run)  # of the newest iterator
-        self._checked_fields = False  # whether absent fields were warned of
         self._resumes = False  # whether a state was just loaded
         self._checked_group = 0  # that a warning was considered for
         self._finished = False  # whether the newest iterator has come to its end
@@ -358,9 +357,6 @@ class Loader:
 
     def _count(self, job: FinishedJob) -> None:
         """Count a batch that is about to be yielded; refuse more skips than `max_skipped`."""
-        if not self._checked_fields:
-            self._checked_fields = True
-            job.warn_of_absent_fields()
         # Repeats in the last step are samples that other slots or ranks count.
         valid = job.step.share.valid
         self._skips.note(job.errors[slot] for slot in sorted(job.errors) if valid[slot])

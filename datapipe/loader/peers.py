@@ -98,9 +98,6 @@ def _take(tensors: list[Tensor], tensor: Tensor) -> _Layout:
     stride = torch.empty_like(tensor, device="meta").stride()
     if tensor.numel():
         if tensor.stride() != stride:
-            dense = torch.empty_strided(
-                tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
-            )
-            tensor = dense.copy_(tensor)
+            tensor = tensor.clone()
         tensors.append(tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8))
     return tensor.shape, stride, tensor.dtype

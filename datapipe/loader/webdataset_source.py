@@ -21,6 +21,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.rows import Member
 from datapipe.index.tar.member_names import BEFORE, name_in_tar
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.distributed import check_ranks_hold
 from datapipe.loader.make_loader import make_loader
 from datapipe.loader.schedule.resume import resume
@@ -226,15 +227,15 @@ class RawSamples:
 
     def read(self, samples: Int64) -> Iterator[dict[str, Any]]:
         """Yield samples by number, int64 [n]; `DecodeError` or `StoreError` if one is damaged."""
-        store, columns = self._open(), self._dataset.columns
-        shards = columns.shards(samples).tolist()
-        members = [columns.members(sample) for sample in samples.tolist()]
+        store, rows = self._open(), read_rows(self._dataset, samples)
+        shards, parts = rows.shards.tolist(), [self._dataset.parts[part] for part in rows.parts]
+        members = [rows.of_sample(number) for number in range(len(samples))]
         wanted = [
-            (shard, [*own, *self._headers(sample, own)])
-            for sample, shard, own in zip(samples.tolist(), shards, members, strict=True)
+            (shard, [*own, *(_headers(own) if part.dataset().manifest.foreign else ())])
+            for shard, own, part in zip(shards, members, parts, strict=True)
         ]
         fetch = store.begin(wanted)
-        for number, key in enumerate(columns.keys(samples)):
+        for number, key in enumerate(rows.keys):
             contents = [] if fetch is None else fetch.contents(number)
             if len(contents) != len(wanted[number][1]):  # it is not in a remote dataset
                 contents = store.read(*wanted[number])
@@ -244,7 +245,7 @@ class RawSamples:
                     if not store.verify(member, data):
                         name = f"{key}.{member.ext}"
                         raise DecodeError(NOT_AS_INDEXED, **place, member=name)
-            url = self._url(int(samples[number]), place["shard"])
+            url = _url(parts[number].dataset(), place["shard"])
             yield _sample(key, url, members[number], contents, place)
 
     def close(self) -> None:
@@ -261,21 +262,17 @@ class RawSamples:
             self._store = open_store(self._dataset)
         return self._store
 
-    def _headers(self, sample: int, members: list[Member]) -> list[Member]:
-        """Return the bytes before each member of a foreign shard, where its name is."""
-        if not self._part(sample).manifest.foreign:
-            return []
-        sizes = [min(member.offset, BEFORE) for member in members]
-        pairs = zip(members, sizes, strict=True)
-        return [Member("", member.offset - size, size, 0) for member, size in pairs]
 
-    def _url(self, sample: int, shard: str) -> str:
-        folder = self._part(sample).folder
-        return folder.url_of(shard) if isinstance(folder, RemoteFolder) else str(folder / shard)
+def _headers(members: list[Member]) -> list[Member]:
+    """Return the bytes before each member of a foreign shard, where its name is."""
+    sizes = [min(member.offset, BEFORE) for member in members]
+    pairs = zip(members, sizes, strict=True)
+    return [Member("", member.offset - size, size, 0) for member, size in pairs]
 
-    def _part(self, sample: int) -> Dataset:
-        parts, edges = self._dataset.parts, self._dataset.sample_edges
-        return parts[int(edges.searchsorted(sample, side="right")) - 1].dataset()
+
+def _url(dataset: Dataset, shard: str) -> str:
+    folder = dataset.folder
+    return folder.url_of(shard) if isinstance(folder, RemoteFolder) else str(folder / shard)
 
 
 def _sample(

@@ -142,11 +142,9 @@ class EpochPlan:
         the first units here do.
         """
         options = self.options
-        if options.unit == "sample" and options.group == 1:
+        if options.group == 1 and (options.unit == "sample" or not options.shuffle):
             return units
         assert units.sizes is not None
-        if not options.shuffle and options.group == 1:
-            return units
         order = lay_out(
             units.total(text_cost(units.sizes.tokens)),
             units.total(units.sizes.vision),

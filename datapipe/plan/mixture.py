@@ -221,10 +221,6 @@ class DatasetOrder:
 
     def _places(self, turns: Int64) -> tuple[Int64, Int64]:
         start = self._start
-        if start.samples == self._samples:  # as in most runs
-            passes, places = np.divmod(turns + start.place, self._samples)
-            passes += start.number
-            return passes, places
         after = turns - (start.samples - start.place)
         later = after >= 0
         passes = start.number + np.where(later, 1 + after // self._samples, 0)

@@ -105,7 +105,7 @@ def summarise(
     None for the longest of a batch rounded up to `multiple_of`. `dataset_edges` is int64 [datasets
     + 1], number of the first sample of each dataset of a mixture; None for one dataset.
     """
-    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), dataset_edges)
+    totals = _Totals(options, units_per_rank, world_size, pad_to, multiple_of, dataset_edges)
     chunk: list[Step] = []
     samples = 0
     for step in steps:
@@ -119,22 +119,18 @@ def summarise(
     return totals.summary()
 
 
+@dataclass
 class _Totals:
     """Sums and maxima over all steps so far, named as the fields of `PlanSummary`."""
 
-    def __init__(
-        self,
-        options: PlanOptions,
-        units_per_rank: int,
-        world_size: int,
-        padding: tuple[int | None, int],
-        dataset_edges: Int64 | None,
-    ) -> None:
-        self._options = options
-        self._pad_to, self._multiple_of = padding
-        self._units_per_rank = units_per_rank
-        self._world_size = world_size
-        self._edges = dataset_edges
+    options: PlanOptions
+    units_per_rank: int
+    world_size: int
+    pad_to: int | None
+    multiple_of: int
+    edges: Int64 | None  # of the datasets
+
+    def __post_init__(self) -> None:
         self._sums: Counter[str] = Counter()
         self._by_dataset: dict[str, Int64] = {}  # names as those of `DatasetSums`
         self._most: Counter[str] = Counter()
@@ -157,11 +153,11 @@ class _Totals:
             self._imbalance += _imbalance(text[slots]), _imbalance(vision[slots])
         self._sums.update({name: int(values[kept].sum()) for name, values in columns.items()})
         room = None if sizes is None else self._add_slots(units, sizes, slots, fresh)
-        if self._edges is not None:
+        if self.edges is not None:
             columns |= {} if room is None else {"slots": room}
-            kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
+            kinds = np.searchsorted(self.edges, units.numbers[kept], side="right") - 1
             for name, values in columns.items():
-                total = self._by_dataset.setdefault(name, np.zeros(len(self._edges) - 1, np.int64))
+                total = self._by_dataset.setdefault(name, np.zeros(len(self.edges) - 1, np.int64))
                 np.add.at(total, kinds, values[kept])
 
     def summary(self) -> PlanSummary:
@@ -177,7 +173,7 @@ class _Totals:
             figures |= {"text_imbalance": text, "image_imbalance": vision}
         by_dataset = [values.tolist() for values in self._by_dataset.values()]
         return PlanSummary(
-            unit=self._options.unit,
+            unit=self.options.unit,
             samples_per_unit=sums["samples"] / max(sums["units"], 1),
             datasets=tuple(
                 DatasetSums(**dict(zip(self._by_dataset, row, strict=True)))
@@ -191,9 +187,9 @@ class _Totals:
 
         Both are [steps, units_per_rank, world_size].
         """
-        slots = np.arange(self._units_per_rank * self._world_size, dtype=np.int64)
+        slots = np.arange(self.units_per_rank * self.world_size, dtype=np.int64)
         counts = np.diff(starts)[:, None]
-        shape = (-1, self._units_per_rank, self._world_size)
+        shape = (-1, self.units_per_rank, self.world_size)
         return (starts[:-1, None] + slots % counts).reshape(shape), (slots < counts).reshape(shape)
 
     def _add_slots(self, units: Units, sizes: Sizes, slots: Int64, fresh: Bools) -> Int64 | None:
@@ -201,11 +197,11 @@ class _Totals:
 
         Return the slots of each sample of padded batches, int64 [n]; None for packs.
         """
-        if self._options.pack is not None:
-            self._sums["slots"] += len(units) * self._options.pack
+        if self.options.pack is not None:
+            self._sums["slots"] += len(units) * self.options.pack
             self._most |= Counter(most_tokens=int(units.total(sizes.tokens).max()))
             return None
-        if self._options.unit == "batch":
+        if self.options.unit == "batch":
             counts = np.diff(units.offsets)
             longest = self._padded(np.maximum.reduceat(sizes.tokens, units.offsets[:-1]))
             largest = longest * counts
@@ -221,9 +217,9 @@ class _Totals:
 
     def _padded(self, longest: Int64) -> Int64:
         """Return the length that the batches with these longest samples are padded to."""
-        if self._pad_to is not None:
-            return np.full_like(longest, self._pad_to)
-        return round_up(longest, self._multiple_of)
+        if self.pad_to is not None:
+            return np.full_like(longest, self.pad_to)
+        return round_up(longest, self.multiple_of)
 
 
 def _imbalance(costs: Int64) -> float:

@@ -120,9 +120,10 @@ def test_defaults_of_torch_do_not_change_the_numbers(make, user_module, device, 
     assert_same_batches(changed, expected)
 
 
-def test_a_field_that_no_sample_has_is_named_once(make, caplog):
+@pytest.mark.parametrize("batch_size", [4, 64])
+def test_a_field_that_no_sample_has_is_named_once(make, caplog, batch_size):
     for _ in range(2):
-        list(make(meta=("keys", "id", "source")))
+        list(make(meta=("keys", "id", "source"), batch_size=batch_size))
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
     assert all(re.match(r"meta names 'keys'.*'id'.*'key'", text) for text in warnings)

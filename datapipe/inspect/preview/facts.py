@@ -16,9 +16,9 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.files.random_read import gather
 from datapipe.index.members import member_kind
 from datapipe.inspect.preview.pictures import show_file
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.loader import Loader
 from datapipe.pack.journal import REJECTS
-from datapipe.plan.ragged import ranges, spans
 from datapipe.plan.units import PASS_BIT
 
 DRAWN = 50_000
@@ -35,14 +35,11 @@ def dataset_facts(loader: Loader) -> dict[str, Any]:
     count = min(*source.bounds(loader.epoch)[1:2], source.count, DRAWN)
     drawn = source.draw(loader.epoch, 0, count) & ((1 << PASS_BIT) - 1)
     columns = loader.dataset.columns
-    images, counts = spans(columns.sample_image, drawn)
-    numbers = ranges(images, counts)
-    widths = gather(columns.image_width, numbers).astype(np.float64)
-    heights = gather(columns.image_height, numbers).astype(np.float64)
+    widths, heights, offsets = columns.image_sides(drawn)
     values: dict[str, Any] = {
-        "longer side, pixels": np.maximum(widths, heights),
+        "longer side, pixels": np.maximum(widths, heights).astype(np.float64),
         "width / height": widths / np.maximum(heights, 1),
-        "images of a sample": counts,
+        "images of a sample": np.diff(offsets),
     }
     if source.measure is not None:
         sizes = source.measure(drawn)
@@ -74,7 +71,7 @@ def _histogram(values: Any) -> dict[str, Any]:
 
 def _duplicates(loader: Loader, samples: Int64) -> dict[str, Any]:
     """Return images whose files are equal, by size and checksum, among some samples."""
-    rows = loader.components().context.rows.read(samples)
+    rows = read_rows(loader.dataset, samples)
     is_image = np.array([member_kind(ext) == "image" for ext in rows.extensions], bool)
     at = np.flatnonzero(is_image[rows.codes])
     owners = np.searchsorted(rows.bounds, at, side="right") - 1

@@ -16,6 +16,7 @@ from datapipe.inspect.preview.tokens import show_tokens
 from datapipe.loader.batch.builder import Batch, BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.watch import Watch
 from datapipe.text.conversation import raw_turns
@@ -154,7 +155,7 @@ def _sides(context: BatchContext, number: int) -> list[tuple[int, int]]:
 
 def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
     """Return the members of a sample, or why they cannot be read; those of arrays are not there."""
-    rows = context.rows.read(job.samples[slot : slot + 1])
+    rows = read_rows(context.dataset, job.samples[slot : slot + 1])
     if context.arrays is not None and context.arrays.hold(rows.parts)[0]:
         return "stored as arrays: only what the model sees can be shown"
     members = wanted_members(rows.of_sample(0), int(rows.counts[0]))

@@ -13,7 +13,6 @@ import logging
 import math
 import sys
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,8 +46,7 @@ def is_free(buffers: list[UInt8], number: int) -> bool:
 @cache
 def can_pin() -> bool:
     """Return whether there is page-locked memory; warn once if there is none."""
-    accelerator: Any = getattr(torch, "accelerator", torch.cuda)  # since torch 2.6
-    found: bool = accelerator.is_available()
+    found = torch.accelerator.is_available()
     if not found:
         logger.warning("pin_memory=True has no effect: torch finds no accelerator")
     return found

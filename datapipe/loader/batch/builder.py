@@ -24,6 +24,7 @@ from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
+from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
@@ -59,7 +60,7 @@ class BatchBuilder:
         self._excluded: list[bool] = step.share.excluded.tolist()
         self._valid = step.share.valid.copy()
         size, sizes, resident = len(samples), step.share.units.sizes, step.resident
-        self._rows = rows = context.rows.read(samples) if step.rows is None else step.rows
+        self._rows = rows = read_rows(context.dataset, samples) if step.rows is None else step.rows
         self._totals = rows.counts
         self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
@@ -143,6 +144,8 @@ class BatchBuilder:
         """Return the batch, or raise the error of the first sample, unless such are skipped."""
         if self.errors and self._context.options.on_error == "raise":
             raise self.errors[min(self.errors)]
+        if self.step.first:
+            self._metadata.warn_of_absent_fields()
         batch: Batch = {}
         labels = self.step.labels
         if self.images is not None:
@@ -162,10 +165,6 @@ class BatchBuilder:
         else:
             batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
         return batch | {name: facts[name] for name in self._context.options.meta}
-
-    def warn_of_absent_fields(self) -> None:
-        """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""
-        self._metadata.warn_of_absent_fields()
 
     def _restore(self, decoded: DecodedSource, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Fill some slots with decoded samples. Return the texts of those that are good."""

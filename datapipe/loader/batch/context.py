@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.image_batch import ImageContext
-from datapipe.loader.batch.sample_rows import RowReader, SampleRows
+from datapipe.loader.batch.sample_rows import SampleRows
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.options import LoaderOptions
@@ -47,11 +46,6 @@ class BatchContext:
         part = self.dataset.parts[int(self.dataset.kinds(np.array([sample]))[0])]
         return f"{part.name}/{name}" if part.is_named else name
 
-    @cached_property
-    def rows(self) -> RowReader:
-        """Reader of what the index says about samples."""
-        return RowReader(self.dataset)
-
     def describe(self, sample: int) -> str:
         """Return the names of a sample and its shard, for the log."""
         return f"sample {self.dataset.columns.key(sample)} of {self.shard_name(sample)}"
@@ -70,6 +64,7 @@ class StepJob:
     run_after: Run  # position of the run once the batch was yielded
     keys: RandomKeys  # what random numbers depend on
     labels: int | None = None  # tokens that all ranks predict; None without a tokenizer
+    first: bool = False  # of the first epoch
     last: bool = False  # no step follows
     next_use: Int64 | None = None  # int64 [n], of each sample, for a cache that evicts by it
     resident: Bools | None = None  # bool [n], samples whose images are on the device

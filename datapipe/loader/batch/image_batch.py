@@ -22,7 +22,6 @@ from datapipe.decode.normalize import ImageMoves, Values, array_of, tensor_of
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
-from datapipe.index.files.random_read import gather
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.schedule.video_frames import frames_of
@@ -375,12 +374,7 @@ class ImageSlots:
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
-        columns = self._context.columns
-        before = columns.sample_image[self._samples] - self.first[:-1]
-        numbers: Int64 = np.repeat(before, self._images)
-        numbers += np.arange(len(numbers))
-        widths = gather(columns.image_width, numbers).astype(np.int64)
-        return widths, gather(columns.image_height, numbers).astype(np.int64)
+        return self._context.columns.image_sides(self._samples, self._images)[:2]
 
 
 def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:

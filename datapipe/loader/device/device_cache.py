@@ -18,11 +18,11 @@ from datapipe.cache.device import DeviceRows
 from datapipe.cache.stats import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
 from datapipe.index.columns import Columns
-from datapipe.index.files.random_read import gather
+from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
-from datapipe.plan.ragged import edges, ranges, spans
+from datapipe.plan.ragged import edges, ranges
 
 
 class DeviceCache:
@@ -164,13 +164,10 @@ class _BatchRows:
         units = step.share.units
         self.samples = step.samples
         self.step = step
-        first, every = spans(columns.sample_image, self.samples)
+        every = gather_counts(columns.sample_image, self.samples)
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every
-        self.images: Int64 = edges(self.counts)
-        numbers = ranges(first, self.counts)
-        widths = gather(columns.image_width, numbers).astype(np.int64)
-        heights = gather(columns.image_height, numbers).astype(np.int64)
+        widths, heights, self.images = columns.image_sides(self.samples, self.counts)
         image_rows = edges(transform.rows(widths, heights))
         self.rows: Int64 = np.diff(image_rows[self.images])
         resident = step.resident

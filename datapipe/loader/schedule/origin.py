@@ -63,8 +63,6 @@ class Origin:
     def _measure(self, samples: Int64) -> Sizes:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
         numbers = samples & ((1 << PASS_BIT) - 1)
-        if len(self.parts) == 1:
-            return self.parts[0].text().measure(numbers)
         sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
         for number, chosen, own in split_by_part(self.edges, numbers):
             found = self.parts[number].text().measure(own)

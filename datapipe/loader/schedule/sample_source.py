@@ -15,7 +15,7 @@ from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.random_read import gather, gather_counts, read_values
+from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
@@ -24,7 +24,7 @@ from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.video_frames import frames_of
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import edges, places, ranges
+from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 from datapipe.store.record_fields import where_columns
@@ -126,7 +126,7 @@ class TextSizes(TextRule):
 
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
         columns, chosen = self.columns, samples[long]
-        widths, heights, image_offsets = self._image_sides(chosen)
+        widths, heights, image_offsets = self.dataset.columns.image_sides(chosen)
         frames = self.frames(self.dataset.columns, chosen)
         per_sample = np.diff(image_offsets)
         counts = self.images.count_tokens(widths, heights, frames, per_sample)
@@ -157,21 +157,12 @@ class TextSizes(TextRule):
         if isinstance(self.images.tokens, int):
             images = gather_counts(self.dataset.columns.sample_image, samples)
             return images, images * self.images.tokens, images
-        widths, heights, offsets = self._image_sides(samples)
+        widths, heights, offsets = self.dataset.columns.image_sides(samples)
         frames = self.frames(self.dataset.columns, samples)
         images = np.diff(offsets)
         tokens = edges(self.images.count_tokens(widths, heights, frames, images))[offsets]
         rows = edges(self.images.count_rows(widths, heights, frames, images))[offsets]
         return images, np.diff(tokens), np.diff(rows)
-
-    def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
-        """Return width and height of every image of some samples, and the offset of each sample."""
-        columns = self.dataset.columns
-        starts, stops = read_values(columns.sample_image, samples, 2).T
-        counts = stops - starts
-        images, offsets = ranges(starts, counts), edges(counts)
-        widths = gather(columns.image_width, images).astype(np.int64)
-        return widths, gather(columns.image_height, images).astype(np.int64), offsets
 
 
 @dataclass(frozen=True, kw_only=True)

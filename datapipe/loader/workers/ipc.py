@@ -45,7 +45,6 @@ class Report:
     region: int  # that the batch is in
     content: slice  # bytes of the region between which the pickled result is, see `dump_batch`
     records: tuple[logging.LogRecord, ...]  # log records of the task
-    absent: tuple[logging.LogRecord, ...]  # of fields that no sample has, for the first batch
     finished: int  # in nanoseconds of `time.perf_counter_ns`, which processes of a machine share
     tally: Tally | None  # of the worker's clock since its last report
     cached: Counts | None  # counts of the worker's cache since its last report

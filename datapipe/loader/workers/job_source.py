@@ -20,7 +20,7 @@ from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
-from datapipe.plan.steps import Blocks
+from datapipe.plan.steps import Blocks, Position
 from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
@@ -117,6 +117,7 @@ class JobSource:
 
     def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
+        first = run == Run.at(Position(0))
         for step, after, over in schedule.steps(run):
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
@@ -126,7 +127,9 @@ class JobSource:
                 run_after=after,
                 keys=RandomKeys(share.units, schedule.origin.identities),
                 labels=step.labels,
+                first=first,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
+            first = False

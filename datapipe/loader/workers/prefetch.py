@@ -13,7 +13,7 @@ from datapipe.array_types import Bools, Int64
 from datapipe.index.members import wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.sample_rows import SampleRows
+from datapipe.loader.batch.sample_rows import SampleRows, read_rows
 from datapipe.plan.ragged import edges, grouped, ranges
 from datapipe.store.arrays import ImageArray, MappedFetch
 from datapipe.store.mixture_arrays import MixtureArrays
@@ -29,7 +29,7 @@ def begin_step(context: BatchContext, step: StepJob) -> StepJob:
 
     Samples in a cache are left out, and so are the images of `resident` samples.
     """
-    rows = context.rows.read(step.samples) if step.rows is None else step.rows
+    rows = read_rows(context.dataset, step.samples) if step.rows is None else step.rows
     return replace(step, rows=rows, fetch=_begin(context, step, rows))
 
 
@@ -117,7 +117,7 @@ def with_rows(steps: Iterator[StepJob], context: BatchContext) -> Iterator[StepJ
 
 def _with_rows(steps: list[StepJob], context: BatchContext) -> Iterator[StepJob]:
     samples = [step.samples for step in steps]
-    rows = context.rows.read(np.concatenate(samples or [np.empty(0, np.int64)]))
+    rows = read_rows(context.dataset, np.concatenate(samples or [np.empty(0, np.int64)]))
     ends = edges(np.array([len(each) for each in samples], np.int64))
     arrays, are_cached = context.arrays, None
     if arrays is not None:

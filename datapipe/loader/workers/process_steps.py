@@ -43,18 +43,19 @@ class RemoteJob:
         self.finished = 0
         self._context = context
         self._batch: Batch | None = None
-        self._absent: tuple[logging.LogRecord, ...] = ()
 
     def finish(self, report: Report, result: Any, meter: Meter | None) -> None:
         """Take the report of the worker, and its batch with blank rows and errors."""
-        _log(report.records)
+        for record in report.records:
+            target = logging.getLogger(record.name)
+            if target.isEnabledFor(record.levelno):
+                target.handle(record)
         if meter is not None and report.tally is not None:
             meter.add(report.tally)
         cache = self._context.cache
         if report.cached is not None and cache is not None:
             cache.counter.add(report.cached)
         self._batch, self.blank, self.errors = result
-        self._absent = report.absent
         self.finished = report.finished
         self.task = None
 
@@ -63,10 +64,6 @@ class RemoteJob:
         if self._batch is None:
             raise self.errors[min(self.errors)]
         return self._batch
-
-    def warn_of_absent_fields(self) -> None:
-        """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""
-        _log(self._absent)
 
     def describe(self, slot: int) -> str:
         return self._context.describe(int(self.step.samples[slot]))
@@ -145,10 +142,3 @@ class ProcessSteps(StepWorkers[RemoteJob]):
         """Return a report with the batch, on the memory of its region or in page-locked memory."""
         buffer = self._regions.buffer(report.region, report.content.stop)
         return report, load_batch(buffer[report.content].data, buffer, self._pin)
-
-
-def _log(records: tuple[logging.LogRecord, ...]) -> None:
-    for record in records:
-        target = logging.getLogger(record.name)
-        if target.isEnabledFor(record.levelno):
-            target.handle(record)

@@ -7,6 +7,8 @@ import math
 import os
 import time
 from dataclasses import dataclass
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -97,8 +99,10 @@ class BatchWorkerFactory:
 
     def __call__(self) -> BatchWorker:
         torch.set_num_threads(1)
-        log = _Log()
-        logging.basicConfig(level=self.level, handlers=[log], force=True)
+        log: SimpleQueue[logging.LogRecord] = SimpleQueue()
+        logging.basicConfig(
+            level=self.level, handlers=[QueueHandler(log)], format="%(message)s", force=True
+        )
         self.context.dataset.check_unchanged()
         images = self.context.images
         pool: Any = RegionPool(self.file) if images is None else images.pool
@@ -112,7 +116,7 @@ class BatchWorker:
     context: BatchContext
     file: SharedFile
     pool: RegionPool
-    log: _Log
+    log: SimpleQueue[logging.LogRecord]
     clock: StageClock | None = None
 
     def __call__(self, task: BatchTask) -> Report:
@@ -129,9 +133,6 @@ class BatchWorker:
             for piece in range(job.pieces):
                 job.run(piece, watch)
             watch.collating()
-            records = self.log.take()
-            job.warn_of_absent_fields()
-            absent = self.log.take()
             try:
                 batch = job.result()
             except SampleError:
@@ -144,8 +145,7 @@ class BatchWorker:
         return Report(
             region=task.region.number,
             content=written,
-            records=records + self.log.take(),
-            absent=absent,
+            records=tuple(self.log.get() for _ in range(self.log.qsize())),
             finished=time.perf_counter_ns(),
             tally=None if self.clock is None else self.clock.take(),
             cached=None if cache is None else cache.counter.take(),
@@ -173,20 +173,3 @@ class BoardWatch(Watch):
     def idle(self) -> None:
         self._row["task"] = -1
         super().idle()
-
-
-class _Log(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self._records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        record.msg, record.args = record.getMessage(), None
-        if record.exc_info:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
-        record.exc_info = None
-        self._records.append(record)
-
-    def take(self) -> tuple[logging.LogRecord, ...]:
-        taken, self._records = tuple(self._records), []
-        return taken

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import zlib
 from dataclasses import replace
@@ -21,6 +19,7 @@ from datapipe.index.files.sealed_json import unseal
 from datapipe.index.manifest import Manifest, write_manifest
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.index.tar.indexer import index_shards
+from tests.programs import python
 
 
 @pytest.fixture
@@ -61,8 +60,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_no_thread_outlives_the_reading_of_an_index(packed):
     """A native one that lets go of Python's bytes while the interpreter ends aborts the process."""
-    command = [sys.executable, "-c", _READS, packed / "shard-000000.parquet"]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "0\n"
+    assert python(_READS, packed / "shard-000000.parquet", check=True).stdout == "0\n"
 
 
 @pytest.mark.parametrize("harm", ["missing", "stale", "torn"])

@@ -13,6 +13,7 @@ from datapipe.index.manifest import Manifest
 from datapipe.index.tokens.columns import TokenColumns, open_tokens
 from datapipe.index.tokens.parts import DTYPES, PartFiles
 from datapipe.index.tokens.stats import token_stats
+from tests.flipping import flip
 
 from .token_counts import DIGEST, OTHER, assert_holds, count, make_manifest, make_part, whole
 
@@ -97,9 +98,7 @@ def test_a_part_that_cannot_be_trusted_is_counted_anew(tmp_path, manifest, harm)
     if harm == "torn":
         first.write_bytes(first.read_bytes()[:-40])
     elif harm == "flipped":
-        content = bytearray(first.read_bytes())
-        content[content.index(b"NUMPY") + 125] ^= 1
-        first.write_bytes(content)
+        flip(first, first.read_bytes().index(b"NUMPY") + 125)
     elif harm == "other digest":
         PartFiles(work, OTHER).write(manifest.shards[0], make_part(9, 5))
     else:

@@ -176,6 +176,15 @@ def _rejects(out):
     return [json.loads(line) for line in (out / "rejects.jsonl").read_text("utf-8").splitlines()]
 
 
+def _run(*arguments):
+    """The outcome of the `datapipe` command in this process, whose output is no terminal."""
+    from typer.testing import CliRunner
+
+    from datapipe.cli.command import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 def _as_fixture(function, name):
     return pytest.fixture(lambda: function, scope="session", name=name)
 
@@ -190,6 +199,7 @@ make_tar = _as_fixture(_make_tar, "make_tar")
 contents = _as_fixture(_contents, "contents")
 members = _as_fixture(_members, "members")
 rejects = _as_fixture(_rejects, "rejects")
+run = _as_fixture(_run, "run")
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""Runs the command in this process, and a small packed dataset with a tokenizer for it."""
+"""A small packed dataset, and a tokenizer for it."""
 
 import json
 import math
-from collections.abc import Callable
 from importlib.metadata import files as files_of
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.command import app
 from datapipe.text.encode import SampleText, TextEncoder
 
-Run = Callable[..., Any]
 SAMPLES = 40
 LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
 
@@ -31,12 +27,6 @@ def _no_lines_of_progress(monkeypatch):
 def _compiled_packer():
     """Commands in processes of their own find the packer in numba's cache."""
     datapipe.plan.pack_lengths([1], 1)
-
-
-@pytest.fixture
-def run():
-    """Runs the command in this process: quick, and its output is no terminal."""
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="session")

@@ -202,6 +202,23 @@ rejects = _as_fixture(_rejects, "rejects")
 run = _as_fixture(_run, "run")
 
 
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    """A token for each byte, so that one character may have several."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
+    ids = {token: number for number, token in enumerate([*alphabet, *specials])}
+    made = Tokenizer(models.BPE(ids, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(specials)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
 @pytest.fixture
 def kernel_loader(monkeypatch):
     """The loader of the kernel that writes pixels, of a process that has written none."""

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.columns import TokenColumns, open_tokens
+from datapipe.index.tokens.columns import open_tokens
 from datapipe.index.tokens.parts import DTYPES, PartFiles
 from datapipe.index.tokens.stats import token_stats
 from tests.flipping import flip
@@ -127,29 +128,17 @@ def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, man
     assert_holds(columns, whole(other))
 
 
-def columns_of(lengths):
+def stats_of(lengths):
     text = np.array(lengths, np.int32)
-    none = np.zeros(0, np.int32)
-    return TokenColumns(
-        folder=Path(),
-        digest="",
-        image_wrap=(0, 0),
-        failed=int((text < 0).sum()),
-        text_tokens=text,
-        label_tokens=np.maximum(text, 0) // 2,
-        sample_image_at=np.zeros(len(text) + 1, np.int64),
-        image_at=none,
-        sample_label=np.zeros(len(text) + 1, np.int64),
-        label_start=none,
-        label_stop=none,
-    )
+    labels, failed = np.maximum(text, 0) // 2, int((text < 0).sum())
+    return token_stats(SimpleNamespace(text_tokens=text, label_tokens=labels, failed=failed))
 
 
 @settings(deadline=None)
 @given(lengths=st.lists(st.integers(-1, 300), max_size=60))
 @example([-1, -1])
 def test_figures_are_those_of_the_texts_that_can_be_used(lengths):
-    stats = token_stats(columns_of(lengths))
+    stats = stats_of(lengths)
     usable = sorted(length for length in lengths if length >= 0)
     assert stats.failed == len(lengths) - len(usable)
     assert stats.text.total == sum(usable)
@@ -162,6 +151,6 @@ def test_figures_are_those_of_the_texts_that_can_be_used(lengths):
 
 
 def test_figures_of_more_texts_than_are_looked_at_together():
-    stats = token_stats(columns_of(np.tile(np.arange(-1, 300, dtype=np.int32), 14_000)))
+    stats = stats_of(np.tile(np.arange(-1, 300, dtype=np.int32), 14_000))
     assert (stats.failed, stats.text.total) == (14_000, 14_000 * 300 * 299 // 2)
     assert (stats.text.p50, stats.text.p90, stats.text.p99, stats.text.most) == (149, 269, 296, 299)

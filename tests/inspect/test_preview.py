@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import datapipe
 from tests.flipping import flip
@@ -57,21 +56,6 @@ def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=4, max_rejects=2)
     return out
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    """A token for each byte, so that one character may have several."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
-    ids = {token: number for number, token in enumerate([*alphabet, *specials])}
-    made = Tokenizer(models.BPE(ids, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(specials)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
 
 
 @pytest.fixture

@@ -28,10 +28,6 @@ def packed(tmp_path, make_folder):
     return tmp_path / "out"
 
 
-def as_lists(columns):
-    return [columns.members(sample) for sample in range(len(columns.text_bytes))]
-
-
 def test_columns_are_plain_npy_files_of_what_the_parquet_index_holds(packed):
     columns = open_dataset(packed).columns
     assert all(np.load(path).ndim == 1 for path in (packed / "columns").glob("*.npy"))
@@ -61,24 +57,6 @@ print(len(os.listdir("/proc/self/task")) - before)
 def test_no_thread_outlives_the_reading_of_an_index(packed):
     """A native one that lets go of Python's bytes while the interpreter ends aborts the process."""
     assert python(_READS, packed / "shard-000000.parquet", check=True).stdout == "0\n"
-
-
-@pytest.mark.parametrize("harm", ["missing", "stale", "torn"])
-def test_missing_or_stale_columns_are_rebuilt(packed, contents, harm):
-    expected = as_lists(open_dataset(packed).columns)
-    before = contents(packed / "columns")
-    about = packed / "columns" / "columns.json"
-    if harm == "missing":
-        about.unlink()
-        (packed / "columns" / "text_bytes.npy").unlink()
-    elif harm == "stale":
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"fingerprint": "other"}))
-        offsets = np.load(packed / "columns" / "member_offset.npy")
-        np.save(packed / "columns" / "member_offset.npy", offsets + 512)
-    else:
-        about.write_text("{")
-    assert as_lists(open_dataset(packed).columns) == expected
-    assert contents(packed / "columns") == before
 
 
 @pytest.fixture

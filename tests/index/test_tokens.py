@@ -1,6 +1,5 @@
 """Token counts are beside the index: counted once, read back as they were, and summed up."""
 
-import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,31 +50,6 @@ def test_each_tokenizer_and_template_has_its_own_counts(tmp_path, manifest, othe
     assert open_tokens(tmp_path, manifest, other) is not None
     assert (open_tokens(tmp_path, manifest, DIGEST) is not None) == (other == OTHER)
     assert open_tokens(tmp_path, make_manifest([1]), DIGEST) is None
-
-
-FILES = [*(f"{name}.npy" for name in DTYPES), "checksums.npy", "failures.jsonl", "shards.json"]
-
-
-@pytest.mark.parametrize(
-    "harm", ["about", "version", "image_at.npy cut", "failures.jsonl cut", *FILES]
-)
-def test_torn_damaged_or_foreign_columns_are_counted_anew(tmp_path, manifest, harm):
-    folder = count(tmp_path, manifest)[0].folder
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    about = folder / "tokens.json"
-    if harm == "about":
-        about.write_text("{")
-    elif harm == "version":
-        about.write_text(json.dumps(json.loads(about.read_text()) | {"version": 0}))
-    else:
-        name, _, cut = harm.partition(" ")
-        end = b"" if cut else bytes([before[name][-1] ^ 1])
-        (folder / name).write_bytes(before[name][:-1] + end)
-    assert open_tokens(tmp_path, manifest, DIGEST) is None
-    columns, asked = count(tmp_path, manifest)
-    assert asked == [0, 1, 2, 3]
-    assert_holds(columns, whole(manifest))
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize("done", [0, 2])

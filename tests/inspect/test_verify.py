@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import shutil
 from dataclasses import replace
 
 import fsspec
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, IndexMismatch
+from datapipe import ImageSpec
 from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
@@ -265,23 +264,6 @@ def test_an_image_that_training_cannot_decode_is_found_by_deep(tmp_path, make_ta
     (finding,) = datapipe.verify_dataset(tmp_path / "tars", deep=True).findings
     assert (finding.key, finding.member) == ("b", "b.jpg")
     assert finding.problem.startswith("its checksum is right, but JPEG is damaged")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: path / "none", "no such folder"),
-        (lambda path: path, "is empty"),
-        (lambda path: (path / "a.jpg").write_bytes(b"") or path, "raw data"),
-        (lambda path: shutil.copy(__file__, path / "a.yaml"), "may be the file of a mixture"),
-        (lambda path: (path / ".pack").mkdir() or path, "its pack was not finished"),
-        (lambda path: f"memory:/{path}/none", "no shards are there"),
-    ],
-)
-def test_what_is_no_dataset_is_refused(tmp_path, make, message):
-    (tmp_path / "given").mkdir()
-    with pytest.raises(IndexMismatch, match=message):
-        datapipe.verify_dataset(make(tmp_path / "given"))
 
 
 def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpeg):

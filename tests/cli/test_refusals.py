@@ -27,6 +27,8 @@ def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     (folder / "lacking.py").write_text("import not_installed_at_all")
     (folder / "failing.py").write_text("1 / 0")
     (folder / "empty").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "notes.txt").touch()
     (folder / "unfinished" / ".pack").mkdir(parents=True)
     mixtures = yaml.safe_load((Path(__file__).parent / "mixtures.yaml").read_text("utf-8"))
     for name, content in mixtures.items():

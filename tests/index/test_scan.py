@@ -169,18 +169,6 @@ def test_compressed_shards_are_refused_with_the_remedy(tmp_path, make_tar):
     assert not (tmp_path / "dataset.json").exists()
 
 
-def test_a_folder_without_shards_says_what_is_there(tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(IndexMismatch, match=r"neither dataset.json nor a .tar.*notes.txt"):
-        open_dataset(tmp_path)
-    with pytest.raises(IndexMismatch, match=r"no \.tar file is here or below"):
-        index_shards(tmp_path)
-    with pytest.raises(IndexMismatch, match="no such folder"):
-        open_dataset(tmp_path / "none")
-    with pytest.raises(IndexMismatch, match="is a file"):
-        open_dataset(tmp_path / "notes.txt")
-
-
 def test_an_unfinished_pack_is_not_taken_for_foreign_shards(tmp_path, make_tar):
     make_tar(tmp_path / "shard-000000.tar", [("0.txt", b"hello")])
     (tmp_path / ".pack").mkdir()

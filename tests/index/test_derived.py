@@ -37,7 +37,7 @@ def folder(tmp_path, make_tar, jpeg):
 
 
 def harmed(content):
-    """What may have become of a file: None once it is gone."""
+    """Yield the content of a file after damage of each kind; None once it is gone."""
     yield from (None, b"", b"{", b"[]", content[:20], content[:-5], flipped(content, -1))
     with suppress(ValueError):  # those that say what the others are
         about = unseal(content)

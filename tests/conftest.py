@@ -176,6 +176,15 @@ def _rejects(out):
     return [json.loads(line) for line in (out / "rejects.jsonl").read_text("utf-8").splitlines()]
 
 
+def _run(*arguments):
+    """The outcome of the `datapipe` command in this process, whose output is no terminal."""
+    from typer.testing import CliRunner
+
+    from datapipe.cli.command import app
+
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 def _as_fixture(function, name):
     return pytest.fixture(lambda: function, scope="session", name=name)
 
@@ -190,6 +199,24 @@ make_tar = _as_fixture(_make_tar, "make_tar")
 contents = _as_fixture(_contents, "contents")
 members = _as_fixture(_members, "members")
 rejects = _as_fixture(_rejects, "rejects")
+run = _as_fixture(_run, "run")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    """A token for each byte, so that one character may have several."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
+    ids = {token: number for number, token in enumerate([*alphabet, *specials])}
+    made = Tokenizer(models.BPE(ids, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(specials)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 import logging
 import os
-import subprocess
 import sys
 from typing import Any
 
 from datapipe.compiled import compiled
+
+from .programs import python
 
 
 def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(caplog):
@@ -27,10 +28,6 @@ def test_numba_does_not_swap_standard_output_for_colours(tmp_path):
         "import datapipe.compiled, numba.core.errors as errors, os; "
         "print(type(errors.termcolor()).__name__, any('HIGHLIGHT' in name for name in os.environ))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = python(program, env=os.environ | {"PYTHONPATH": path})
     assert done.stdout == "NOPColorScheme False\n", done.stderr

@@ -7,8 +7,6 @@ values each; `DATAPIPE_WRONG_VALUES=all` tries all, and a number tries others.
 import inspect
 import json
 import os
-import signal
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import datapipe
 import datapipe.decode.batched as batched
 from datapipe.mixture import MixtureDataset
 from datapipe.profile.job import profile_loader
+from tests.waiting import Overdue, limited
 
 SECONDS = 5  # on an idle machine
 PATIENCE = 60  # times as long, where other tests run beside
@@ -59,24 +58,6 @@ def wrong_values():
         *(np.int64(3), np.float32(2.5), np.bool_(True), np.array(3), np.array([1, 2])),
         *(np.array("x"), torch.tensor(3), torch.tensor(True), torch.tensor([1.5, 2.5])),
     ]
-
-
-class Timeout(BaseException):
-    """A call took too long; no `except Exception` swallows it."""
-
-
-@contextmanager
-def limit(seconds):
-    def ring(*_):
-        raise Timeout
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def public():
@@ -249,9 +230,9 @@ def try_value(name, argument, value, shards, where):
     if method and owner in owners:
         function = getattr(owners[owner](), method)
     try:
-        with limit(SECONDS * PATIENCE):
+        with limited(SECONDS * PATIENCE):
             use(name, function(**{**given, argument: value}))
-    except Timeout:
+    except Overdue:
         return f"{SECONDS * PATIENCE} seconds"
     except datapipe.DatapipeError as error:
         said = str(error)

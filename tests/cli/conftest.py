@@ -1,24 +1,18 @@
-"""Runs the command in this process, and a small packed dataset with a tokenizer for it."""
+"""A small packed dataset, and a tokenizer for it."""
 
 import json
 import math
-from collections.abc import Callable
-from importlib.metadata import files as files_of
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.command import app
 from datapipe.text.encode import SampleText, TextEncoder
 
-Run = Callable[..., Any]
 SAMPLES = 40
-LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
+LONG = {7: 20, 20: 42}  # turns of samples that are longer than the others
 
 
 @pytest.fixture(autouse=True)
@@ -31,30 +25,6 @@ def _no_lines_of_progress(monkeypatch):
 def _compiled_packer():
     """Commands in processes of their own find the packer in numba's cache."""
     datapipe.plan.pack_lengths([1], 1)
-
-
-@pytest.fixture
-def run():
-    """Runs the command in this process: quick, and its output is no terminal."""
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory):
-    """A small byte-level BPE tokenizer, trained on a licence."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"],
-    )
-    licence = next(file for file in files_of("numpy") or () if file.name.startswith("LICENSE"))
-    made.train_from_iterator([Path(str(licence.locate())).read_text("utf-8")], trainer)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
 
 
 def records():

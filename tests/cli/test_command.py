@@ -10,15 +10,11 @@ import fsspec
 import pytest
 
 import datapipe
+from tests.programs import python
 
 
 def command(*arguments):
     return [sys.executable, "-c", "from datapipe.cli import main; main()", *map(str, arguments)]
-
-
-def python(program, *arguments):
-    line = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True)
 
 
 def test_a_pack_is_reported_in_plain_lines_or_as_one_json_object(

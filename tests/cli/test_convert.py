@@ -11,14 +11,9 @@ from datapipe.testing import assert_same_batches
 
 
 @pytest.fixture
-def raw(tmp_path):
+def raw(tmp_path, make_folder):
     """Twelve pictures with captions, and one that is none."""
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    for number in range(12):
-        noise = np.random.default_rng(number).integers(0, 256, (30 + number, 40, 3), np.uint8)
-        Image.fromarray(noise).save(folder / f"{number:02}.png")
-        (folder / f"{number:02}.txt").write_text(f"Picture {number}.")
+    folder = make_folder(tmp_path / "raw", 12)
     (folder / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
     return folder
 

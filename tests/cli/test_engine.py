@@ -8,6 +8,7 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec, WorkerError
+from tests.flipping import flip
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +65,7 @@ def test_checks_of_arrays_and_views_on_a_cluster_are_those_of_one_machine(nodes,
         whole = check(arrays, "local")
         assert whole == check(arrays, "ray")
         assert whole.damaged_samples == len(whole.findings)
-        content = bytearray((arrays / path).read_bytes())
-        content[at] ^= 1
-        (arrays / path).write_bytes(content)
+        flip(arrays / path, at)
     (arrays / "texts.npy").unlink()
     found = check(arrays, "local")
     assert found == check(arrays, "ray")

@@ -1,13 +1,12 @@
 """Help and version of the `datapipe` command."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 import datapipe
 from datapipe.cli.command import COMMANDS, imported
+from tests.programs import python
 
 
 def test_version_is_said(run):
@@ -30,9 +29,7 @@ def test_help_of_the_program_lists_every_command_and_imports_none():
         "finally: assert not {'numpy', 'pyarrow', 'PIL'} & set(sys.modules), 'slow imports'"
     )
     wide = {"COLUMNS": "200", "PATH": ""}
-    listed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=wide
-    ).stdout
+    listed = python(program, env=wide, check=True).stdout
     for name in COMMANDS:
         command = imported(name)
         assert command.name == name

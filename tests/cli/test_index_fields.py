@@ -1,15 +1,11 @@
 """`--fields`: fields of the samples' records, indexed by `datapipe pack` and `datapipe index`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ..remote.server import serving
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture

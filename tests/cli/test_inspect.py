@@ -15,6 +15,7 @@ from PIL import Image
 
 import datapipe
 from datapipe.index.manifest import read_manifest, write_manifest
+from tests.flipping import flip
 
 
 @pytest.fixture
@@ -117,9 +118,7 @@ def test_a_sample_is_shown(run, chats, tmp_path, which):
 def test_damage_of_a_sample_is_named(run, chats):
     sample = datapipe.inspect_sample(chats, 0)
     image, record = sample.members
-    content = bytearray((chats / "shard-000000.tar").read_bytes())
-    content[image.offset + 50] ^= 1
-    (chats / "shard-000000.tar").write_bytes(content)
+    flip(chats / "shard-000000.tar", image.offset + 50)
     told = json.loads(run("inspect", chats, 0, "--json").stdout)
     problem = "its bytes are not those that were packed or indexed"
     assert [member["problem"] for member in told["members"]] == [problem, ""]

@@ -17,6 +17,7 @@ from datapipe.cli.fields import field_value, flag_of, help_of
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
 from datapipe.loader.specs import RunSpec
 from datapipe.plan.options import PlanOptions
+from tests.case_files import cases
 
 
 def keywords(*arguments):
@@ -93,27 +94,15 @@ def test_buckets_are_a_number_or_boundaries(tokenizer):
     assert keywords(*options, "--buckets", "8,16")["buckets"] == (8, 16)
 
 
-@pytest.mark.parametrize(
-    ("owner", "field", "text", "value"),
-    [
-        (ImageSpec, "size", "480x640", (480, 640)),
-        (ImageSpec, "size", "336", 336),
-        (ImageSpec, "random_crop", "0.2:1", (0.2, 1.0)),
-        (ImageSpec, "fill", "1,2,3", (1, 2, 3)),
-        (ImageSpec, "normalize", "none", None),
-        (ImageSpec, "resize", "pad", "pad"),
-        (ImageSpec, "thumbnail", True, True),
-        (ImageSpec, "flip", "0.5", 0.5),
-        (PlanOptions, "buckets", "128, 512", (128, 512)),
-        (TextSpec, "tokenizer", "123", "123"),
-        (TextSpec, "image_tokens", "576", 576),
-        (TextSpec, "image_tokens", "native", "native"),
-    ],
-)
-def test_a_text_means_what_the_field_takes(owner, field, text, value):
-    found = field_value(owner, field, text, "--option")
-    assert found == value
-    assert type(found) is type(value)
+@pytest.mark.parametrize(("given", "value"), cases("cli/field_values"))
+def test_a_text_means_what_the_field_takes(given, value):
+    owner, field, text = given.split(" ", 2)
+    owners = {spec.__name__: spec for spec in (ImageSpec, PlanOptions, TextSpec)}
+    assert repr(field_value(owners[owner], field, text, "--option")) == value
+
+
+def test_a_switch_is_its_own_value():
+    assert field_value(ImageSpec, "thumbnail", True, "--option") is True
 
 
 def test_type_default_and_help_are_those_of_the_field():

@@ -1,8 +1,6 @@
 """`datapipe plan`: what it says is what training does."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +8,9 @@ import pytest
 import datapipe
 from datapipe.cli.output import bars
 
-Run = Callable[..., Any]
+from .conftest import LONG, SAMPLES
 
-SAMPLES = 40
 IMAGE = 8  # tokens
-LONG = {7: 30, 20: 60}  # samples that are longer than the others
 
 
 @pytest.fixture

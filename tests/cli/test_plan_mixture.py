@@ -255,35 +255,6 @@ def test_many_phases_and_shares_are_cut():
     assert phase_lines(phases[:1]) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("shards/: 1", ("--pack", 64), "give --tokenizer and --template, or text: to the mixture"),
-        ("weights: tokens\ndatasets: {{shards/: 1}}", ("--batch-size", 2), "weights by tokens"),
-        ("shards: [1", ("--batch-size", 2), "mixture.yaml:2: not YAML"),
-        (
-            "shards/: 1\nno/: 1",
-            ("--batch-size", 4),
-            "mixture.yaml:2: dataset 'no' of the mixture: ",
-        ),
-        (
-            "shards/: {{weight: 1, text: {{tokenizer: {tokenizer}}}}}\n"
-            "b: {{path: shards, weight: 1}}",
-            ("--batch-size", 2),
-            "mixture.yaml:2: dataset 'b' of the mixture has no text",
-        ),
-        ("shards/: 1", ("--batch-size", 2, "--validation"), "has no validation"),
-        ("shards/: 1", ("--batch-size", 2, "--epochs", 0), "epochs 0: give an integer from 1"),
-    ],
-)
-def test_wrong_mixtures_are_one_message(run, write, text, options, message):
-    result = run("plan", write(text=text), *options)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert message in result.stderr
-
-
 def test_other_commands_take_a_mixture(run, read, write):
     path, common = write(), ("--pack", 512, "--image", 16, "--json")
     tuned = run("tune-workers", path, *common, "--budget", "300s", "--num-workers", 0)

@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 import datapipe
 
@@ -13,7 +14,7 @@ REFUSALS = [line.split(" => ") for line in LINES if " => " in line]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
-    """The files that commands name: raw data, shards and arrays of chats, a tokenizer, modules."""
+    """The files that commands name: raw data, shards, arrays, a tokenizer, modules and mixtures."""
     folder: Path = tmp_path_factory.mktemp("refusals")
     make_broken(make_folder(folder / "raw", 1))
     datapipe.pack_dataset(raw, folder / "shards", shard_size=16)
@@ -25,6 +26,13 @@ def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     )
     (folder / "lacking.py").write_text("import not_installed_at_all")
     (folder / "failing.py").write_text("1 / 0")
+    (folder / "empty").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "notes.txt").touch()
+    (folder / "unfinished" / ".pack").mkdir(parents=True)
+    mixtures = yaml.safe_load((Path(__file__).parent / "mixtures.yaml").read_text("utf-8"))
+    for name, content in mixtures.items():
+        (folder / f"{name}.yaml").write_text(content)
     return folder
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SAMPLES = 40
+from .conftest import SAMPLES
 
 
 @pytest.mark.parametrize("command", ["index", "pack"])

@@ -32,13 +32,6 @@ def rows(folder, *without):
     return [{name: row[name] for name in row if name not in without} for row in found]
 
 
-def flip(path, at, mask=1):
-    """Flip bits of a byte of a file."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= mask
-    path.write_bytes(content)
-
-
 def data_at_offsets(folder):
     """The bytes that the indexes of a dataset of ours point at, by sample."""
     found = []

@@ -14,9 +14,10 @@ import datapipe
 from datapipe import CopySpec, PackError
 from datapipe.testing import assert_same_batches
 from tests.case_files import cases
+from tests.flipping import flip
 
 from ..remote.server import serving
-from .conftest import SAMPLES, data_at_offsets, flip, rows
+from .conftest import SAMPLES, data_at_offsets, rows
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 

@@ -6,6 +6,7 @@ from PIL import Image
 
 import datapipe
 from datapipe import CopySpec
+from tests.flipping import flipped
 
 from .conftest import rows
 
@@ -110,10 +111,6 @@ def test_what_was_decoded_is_not_decoded_again(shards, tmp_path, contents):
     assert run(out).finished_before
     run(tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
-
-
-def flipped(content, at):
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 def test_images_that_cannot_be_decoded_are_like_no_other(tmp_path, encode, make_tar, members):

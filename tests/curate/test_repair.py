@@ -14,9 +14,8 @@ import pytest
 import datapipe
 from datapipe import CopySpec
 from datapipe.errors import PackError
+from tests.flipping import flip
 from tests.inspect.damage import KINDS, WAYS, harm, original
-
-from .conftest import flip
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
 

@@ -1,14 +1,12 @@
 """A copy that was stopped anywhere is finished by the same call, with the same bytes."""
 
-import subprocess
-import sys
-
 import pytest
 
 import datapipe
 from datapipe import CopySpec, PackError
 
 from ..killed import CALLS_UNTIL_KILLED
+from ..programs import python
 
 # Copies samples, each time killed at another system call: at every one, into new folders; or again
 # and again into one folder, each time a little later. Prints the names of the folders.
@@ -41,10 +39,8 @@ print(*points)
 
 def killed(source, out, mode, command):
     """Names of the folders of copies that were killed, and finished by the same call."""
-    program = [sys.executable, "-c", CALLS_UNTIL_KILLED + KILLER]
-    arguments = [*program, str(source), str(out), mode, command]
-    done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout.split()
+    program = CALLS_UNTIL_KILLED + KILLER
+    return python(program, source, out, mode, command, check=True).stdout.split()
 
 
 @pytest.mark.campaign

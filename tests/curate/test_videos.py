@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import datapipe
+from tests.flipping import flip
 from tests.loader.video_shards import FRAMES, make_shards, members_of
 
-from .conftest import data_at_offsets, flip, rows
+from .conftest import data_at_offsets, rows
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_verify_reads_every_frame(shards):
     datapipe.index_shards(shards)
     assert datapipe.verify_dataset(shards, deep=True).is_whole
     path = shards / "shard-000000.tar"
-    flip(path, path.read_bytes().index(b"v0.0020.jpg") + 512 + 200, 255)
+    flip(path, path.read_bytes().index(b"v0.0020.jpg") + 512 + 200)
     report = datapipe.verify_dataset(shards, deep=True)
     assert any("v0.0020.jpg" in str(finding) for finding in report.findings)
 

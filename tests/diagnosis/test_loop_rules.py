@@ -11,7 +11,7 @@ import yaml
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_figures import LoopFigures, SampledSteps
+from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures, SampledSteps
 from datapipe.diagnosis.loop_rules import judge
 from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline
@@ -31,6 +31,8 @@ def figures(**values):
     for name, of in (("ranks", ranks), ("roofline", roofline)):
         if name in recorded:
             recorded[name] = of(**recorded[name])
+    if "datasets" in values:
+        values["datasets"] = shares_of(**values["datasets"])
     return LoopFigures(
         **{"step": 1 - sum(shares.values()), "turns": 100} | shares | values,
         recorded=SampledSteps(**{"steps": 3, "operators": 0.9} | recorded),
@@ -45,6 +47,13 @@ def ranks(**values):
 def roofline(**values):
     usual = {"memory": 0.0, "arithmetic": 0.0, "at_peak": 0.01, "moved": 0.02, "seconds": 0.05}
     return StepRoofline(**usual | {"flops": 10**9, "bytes": 10**8} | values)
+
+
+def shares_of(of, samples=10_000, **more):
+    return tuple(
+        DatasetShare(name=name, samples=round(n * samples), tokens=1, share=n, planned=plan, **more)
+        for name, (n, plan) in of.items()
+    )
 
 
 @pytest.mark.parametrize(

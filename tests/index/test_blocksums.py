@@ -13,6 +13,7 @@ from datapipe.index.files.npy import HEADER, NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.files.sealed_json import seal, unseal, unseal_lines
 from datapipe.plan.ragged import spans
+from tests.flipping import flip
 
 KINDS = {"a.npy": "<i8", "b.npy": ("<f8", (4,)), "none.npy": "<i4"}
 A = np.arange(5 * BLOCK // 8)
@@ -38,12 +39,6 @@ def files(tmp_path):
             return {name: found.array(name) for name in KINDS}
 
     return opened
-
-
-def flip(path, place):
-    data = bytearray(path.read_bytes())
-    data[place] ^= 4
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -74,23 +74,13 @@ def test_energon_gets_the_place_of_every_sample(packed):
     assert b'train:\n  - "shard-000000.tar"\n' in written[".nv-meta/split.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("members", "expected"),
-    [
-        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("2.png", "png"), ("2.txt", b"b")], "image: jpg,png"),
-        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("1.json", b"{}")], "image: jpg\n"),
-        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("2.txt", b"b")], "CrudeWebdataset"),
-        ([("1.jpg", "jpg"), ("1.1.jpg", "jpg"), ("1.txt", b"a")], "CrudeWebdataset"),
-        ([("1.jpg", "jpg"), ("1.json", b"{}")], "CrudeWebdataset"),
-        ([("1.avif", "jpg"), ("1.txt", b"a")], "CrudeWebdataset"),
-        ([("nothing", b"")], "CrudeWebdataset"),
-    ],
-)
+@pytest.mark.parametrize(("names", "expected"), cases("index/energon"))
 def test_energon_gets_captions_where_every_sample_has_one_picture_and_a_text(
-    foreign, tmp_path, encode, members, expected
+    foreign, tmp_path, encode, names, expected
 ):
-    kinds = {"jpg": encode(), "png": encode(kind="PNG")}
-    foreign([(name, kinds.get(content, content)) for name, content in members], "energon")
+    kinds = {"jpg": encode(), "avif": encode(), "png": encode(kind="PNG"), "json": b"{}"}
+    members = [(name, kinds.get(name.rpartition(".")[2], b"a")) for name in names.split()]
+    foreign(members, "energon")
     assert expected in (tmp_path / "foreign/.nv-meta/dataset.yaml").read_text()
 
 

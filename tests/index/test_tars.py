@@ -28,23 +28,6 @@ def keys(path):
     return [columns.key(number) for number in range(len(columns.sample_key) - 1)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "data/train-{000000..000009}.tar",
-        "data/{a,b}-{0..2}.tar",
-        "a.tar::b.tar",
-        "x/{00000..00003}.tar::y/{00004..00005}.tar",
-        "${ROOT}/{0..1}.tar",
-    ],
-)
-def test_lists_stand_for_what_they_do_for_webdataset(text, monkeypatch):
-    monkeypatch.setenv("WDS_ROOT", "/data/${DEEPER}")
-    monkeypatch.setenv("WDS_DEEPER", "x")
-    assert expand(text) == expand_urls(text)
-    assert names_shards(text)
-
-
 @pytest.mark.parametrize(("text", "expected"), cases("index/tars_order"))
 def test_the_order_is_that_of_the_list(shards, text, expected):
     assert keys(text.replace("{cwd}", os.getcwd())) == list(expected)
@@ -124,8 +107,11 @@ def test_a_pack_of_a_list_has_one_format_and_goes_elsewhere(shards):
 
 
 @pytest.mark.parametrize(("text", "kind"), cases("index/lists"))
-def test_signs_in_urls_mean_what_they_mean_there(text, kind):
-    assert names_shards(text) == (kind == "list")
+def test_lists_stand_for_what_they_do_for_webdataset_and_in_urls(text, kind, monkeypatch):
+    monkeypatch.setenv("WDS_ROOT", "/data/${DEEPER}")
+    monkeypatch.setenv("WDS_DEEPER", "x")
+    assert names_shards(text) == (kind != "no list")
+    assert kind != "webdataset's list" or expand(text) == expand_urls(text)
 
 
 def test_lists_in_a_read_only_folder_have_indexes_of_their_own_in_the_cache(shards, deny):

@@ -23,22 +23,6 @@ def test_a_byte_order_mark_is_no_part_of_a_caption():
     assert parse_text(b"\xef\xbb\xbfA cat\xef\xbb\xbf.") == "A cat\ufeff."
 
 
-def test_columns_that_a_part_leaves_null_do_not_matter():
-    content = [
-        {"index": 0, "text": None, "type": "image"},
-        {"index": None, "text": "What?", "type": "text"},
-    ]
-    assert conversation({"messages": [{"role": "user", "content": content}]}) == [
-        ("user", "<image>What?", False)
-    ]
-
-
-@pytest.mark.parametrize("call", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
-def test_a_turn_that_only_calls_tools_is_empty(call):
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None} | call]
-    assert conversation({"messages": messages}) == [("user", "?", False), ("assistant", "", False)]
-
-
 @pytest.mark.parametrize(("part", "kind"), cases("index/part_kinds"))
 def test_the_kind_of_a_part(part, kind):
     assert part_kind(json.loads(part)) == kind
@@ -48,12 +32,6 @@ def test_the_kind_of_a_part(part, kind):
 def test_other_records_hold_no_conversation_or_document(record, not_held):
     read = conversation if not_held == "no conversation" else interleaved
     assert read(json.loads(record)) is None
-
-
-def test_a_document_keeps_its_order():
-    record = {"texts": [None, "A cat.", None, None], "images": ["a.jpg", None, "b", {"path": "c"}]}
-    assert interleaved(record) == [None, "A cat.", None, None]
-    assert sample_text(None, record) == "<image>\n\nA cat.\n\n<image>\n\n<image>"
 
 
 @pytest.mark.parametrize(("record", "text"), cases("index/sample_texts"))

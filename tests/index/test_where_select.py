@@ -1,6 +1,5 @@
 """What `select_where` leaves on disk, and what it says where nothing is kept."""
 
-import json
 import multiprocessing
 from dataclasses import replace
 from functools import partial
@@ -60,31 +59,6 @@ def test_another_question_has_an_answer_of_its_own(many, tmp_path, other):
     asked(tmp_path, many)
     asked(tmp_path, many, **other)
     assert len(list(tmp_path.iterdir())) == 2
-
-
-HARM = {
-    "a bit of the bitmap": ("bits.npy", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-    "torn bitmap": ("bits.npy", lambda data: data[:-5]),
-    "empty bitmap": ("bits.npy", lambda data: b""),
-    "no bitmap": ("bits.npy", None),
-    "half a note": ("where.json", lambda data: data[:20]),
-    "no note": ("where.json", None),
-    "another version": (
-        "where.json",
-        lambda data: json.dumps(json.loads(data) | {"version": 0}).encode(),
-    ),
-    "a note of another kind": ("where.json", lambda data: b"[]"),
-}
-
-
-@pytest.mark.parametrize(("name", "change"), HARM.values(), ids=HARM)
-def test_a_damaged_selection_is_made_anew(many, tmp_path, contents, name, change):
-    expected = asked(tmp_path, many).bits.tolist()
-    before = contents(tmp_path)
-    (path,) = tmp_path.glob(f"*/{name}")
-    path.write_bytes(change(path.read_bytes())) if change else path.unlink()
-    assert asked(tmp_path, many).bits.tolist() == expected
-    assert contents(tmp_path) == before
 
 
 def _ask_from_a_process(folder, columns, _):

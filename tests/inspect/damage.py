@@ -13,6 +13,7 @@ import pytest
 
 import datapipe
 from datapipe.index.parquet import read_index
+from tests.flipping import flip
 
 WAYS = ("flip", "flips", "cut", "swap", "zero", "zero_blocks", "overwrite", "insert", "remove")
 """Ways to damage a shard. All but `remove` leave a file."""
@@ -144,9 +145,7 @@ def harm(path: Path, way: str, choice: random.Random) -> None:
 
 def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
     path = next(folder.glob(name))
-    content = bytearray(path.read_bytes())
-    content[min(at, len(content) // 2)] ^= 16
-    path.write_bytes(content)
+    flip(path, min(at, path.stat().st_size // 2), 4)
 
 
 def made(root: Path, make_folder: Any, *, kind: str) -> Original:

@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.command import app
+from tests.flipping import flip
 from tests.loader.video_shards import FRAMES, STILLS, make_shards
 
 SIZE = (224, 160)
@@ -58,21 +56,6 @@ def shards(tmp_path_factory):
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=4, max_rejects=2)
     return out
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    """A token for each byte, so that one character may have several."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
-    ids = {token: number for number, token in enumerate([*alphabet, *specials])}
-    made = Tokenizer(models.BPE(ids, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(specials)
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
 
 
 @pytest.fixture
@@ -202,10 +185,7 @@ def test_equal_images_and_rejects_are_named(shards, content):
 
 def test_a_damaged_sample_is_shown_with_its_error(shards, tmp_path, content):
     copy = shutil.copytree(shards, tmp_path / "copy")
-    tar = min(copy.glob("*.tar"))
-    data = bytearray(tar.read_bytes())
-    data[700] ^= 1
-    tar.write_bytes(data)
+    flip(min(copy.glob("*.tar")), 700)
     page = content(copy, image=FORMS["stretch"], batch_size=2)
     shown = {sample["key"]: sample for sample in samples_of(page)}
     damaged = shown.pop("000000000")
@@ -274,31 +254,28 @@ def test_a_page_of_many_large_samples_ends_before_eight_megabytes(
     assert page["full"]
 
 
-def run(*words):
-    """Run `datapipe preview`."""
-    return CliRunner().invoke(app, ["preview", *map(str, words)])
-
-
-def test_the_command_writes_a_page_or_says_how(shards, tmp_path):
-    refused = run(shards)
+def test_the_command_writes_a_page_or_says_how(run, shards, tmp_path):
+    refused = run("preview", shards)
     assert refused.exit_code == 1
     assert "--output preview.html" in refused.output
-    written = run(shards, "-o", tmp_path / "a.html", "--image", "size=64", "--samples", 2)
+    written = run(
+        "preview", shards, "-o", tmp_path / "a.html", "--image", "size=64", "--samples", 2
+    )
     assert written.exit_code == 0, written.output
     assert len(samples_of(content_of((tmp_path / "a.html").read_text("utf-8")))) == 2
-    nowhere = run(shards, "-o", tmp_path / "no" / "a.html")
+    nowhere = run("preview", shards, "-o", tmp_path / "no" / "a.html")
     assert nowhere.exit_code == 1
     assert "a.html" in nowhere.output
 
 
-def test_of_many_samples_without_token_counts_a_page_shows_some(tokenizer, tmp_path):
+def test_of_many_samples_without_token_counts_a_page_shows_some(run, tokenizer, tmp_path):
     raw, out, page = tmp_path / "raw.jsonl", tmp_path / "shards", tmp_path / "a.html"
     raw.write_text(f"{json.dumps({'conversations': TALK[2:]})}\n" * 10_001)
     datapipe.pack_dataset(raw, out)
 
     def drawn(*words):
         options = ["--tokenizer", tokenizer, "--template", "chatml", "--pack", 512, "-o", page]
-        result = run(out, *options, *words)
+        result = run("preview", out, *options, *words)
         assert result.exit_code == 0, result.output
         return content_of(page.read_text("utf-8")) | {"output": result.output}
 

@@ -4,20 +4,15 @@ import errno
 import json
 import os
 import random
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe import ImageSpec, IndexMismatch
-from datapipe.cli.command import app
+from datapipe import ImageSpec
 from datapipe.cli.verify import next_step
 from datapipe.index.columns import DTYPES
 from datapipe.index.files.block_checksums import write_sums
@@ -25,6 +20,7 @@ from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
 from tests.integrity.scenes import save_tokenizer
+from tests.programs import python
 from tests.remote.server import serving
 
 from .damage import KINDS, WAYS, damaged_file, harm
@@ -270,23 +266,6 @@ def test_an_image_that_training_cannot_decode_is_found_by_deep(tmp_path, make_ta
     assert finding.problem.startswith("its checksum is right, but JPEG is damaged")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: path / "none", "no such folder"),
-        (lambda path: path, "is empty"),
-        (lambda path: (path / "a.jpg").write_bytes(b"") or path, "raw data"),
-        (lambda path: shutil.copy(__file__, path / "a.yaml"), "may be the file of a mixture"),
-        (lambda path: (path / ".pack").mkdir() or path, "its pack was not finished"),
-        (lambda path: f"memory:/{path}/none", "no shards are there"),
-    ],
-)
-def test_what_is_no_dataset_is_refused(tmp_path, make, message):
-    (tmp_path / "given").mkdir()
-    with pytest.raises(IndexMismatch, match=message):
-        datapipe.verify_dataset(make(tmp_path / "given"))
-
-
 def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpeg):
     """Those over 64 MB are."""
     members = [("b.jpg", jpeg(0) + bytes(65 << 20)), *((f"{key}.txt", b"a") for key in "bc")]
@@ -323,11 +302,7 @@ def test_bytes_that_the_disk_cannot_read_are_named(monkeypatch, whole):
     assert report.damaged_samples == 1
 
 
-def run(*args):
-    return CliRunner().invoke(app, [str(argument) for argument in args])
-
-
-def test_the_command_names_damage_and_the_next_step(whole, harmed, tmp_path):
+def test_the_command_names_damage_and_the_next_step(run, whole, harmed, tmp_path):
     begin = whole.samples[4].spans[0][0]
     damaged_file(harmed, "*1.tar", begin + 100)
     told = run("verify", harmed)
@@ -355,8 +330,6 @@ def test_an_interrupt_ends_quietly(whole):
         f"sys.argv = ['datapipe', 'verify', {str(whole.folder)!r}]\n"
         "main()\n"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    told = python(program)
     assert (told.returncode, told.stdout) == (130, "")
     assert told.stderr == "\nInterrupted; the dataset is as it was.\n"

@@ -11,9 +11,7 @@ import logging
 import os
 import random
 import re
-import signal
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,8 @@ import torch
 
 import datapipe
 from datapipe import ImageSpec, make_loader
+from tests.flipping import flipped
+from tests.waiting import Overdue, limited
 
 from .scenes import Maker, digest
 
@@ -53,7 +53,7 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
         if number < EACH:
             # Headers are hit as often as the rest.
             place = choice.randrange(8 * choice.choice([len(content), min(len(content), 200)]))
-            harmed, what = flipped(content, place), f"bit {place} flipped"
+            harmed, what = flipped(content, *divmod(place, 8)), f"bit {place} flipped"
         else:
             place = choice.randrange(len(content))
             harmed, what = content[:place], f"cut after {place} bytes"
@@ -62,11 +62,11 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
         caplog.clear()
         found = refused = ""
         try:
-            with no_hang():
+            with limited(60):
                 found = scene.run()
         except datapipe.DatapipeError as error:
             refused = str(error)
-        except Exception as error:
+        except (Exception, Overdue) as error:
             raise AssertionError(f"{hint}: {error!r}") from error
         outcome = "named"
         if refused:
@@ -86,28 +86,6 @@ def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
         scene.restore()
     for kind, counts in outcomes.items():
         print(f"{name}: {kind}: " + ", ".join(f"{n} {what}" for what, n in counts.most_common()))
-
-
-def flipped(content, place):
-    """The content with one bit changed."""
-    at = place // 8
-    return content[:at] + bytes([content[at] ^ (1 << place % 8)]) + content[at + 1 :]
-
-
-@contextmanager
-def no_hang():
-    """Fail if a block takes a minute."""
-
-    def fail(*_):
-        raise TimeoutError("a run that hangs")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.scaled
@@ -146,7 +124,7 @@ def in_json(state, choice):
     content = json.dumps(state).encode()
     place = choice.randrange(8 * len(content))
     try:
-        return json.loads(flipped(content, place)), f"bit {place} of JSON"
+        return json.loads(flipped(content, *divmod(place, 8))), f"bit {place} of JSON"
     except ValueError:
         return None, ""
 
@@ -156,8 +134,9 @@ def in_torch(state, choice):
     file = io.BytesIO()
     torch.save(state, file)
     place = choice.randrange(8 * len(file.getvalue()))
+    harmed = io.BytesIO(flipped(file.getvalue(), *divmod(place, 8)))
     try:
-        return torch.load(io.BytesIO(flipped(file.getvalue(), place))), f"bit {place} of torch"
+        return torch.load(harmed), f"bit {place} of torch"
     except Exception:  # whatever torch raises
         return None, ""
 

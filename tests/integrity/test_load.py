@@ -8,8 +8,6 @@ import gc
 import json
 import os
 import random
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -21,6 +19,7 @@ import pytest
 import datapipe
 from datapipe import ImageSpec, WorkerSpec
 from datapipe.testing import assert_same_batches, valid_keys
+from tests.programs import python
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.campaign
@@ -68,9 +67,7 @@ def test_many_small_samples_are_packed_verified_and_read_once_each(tmp_path):
         report = datapipe.pack_dataset(write_texts(home / "raw", samples), home / "shards")
         assert (report.samples, report.rejected) == (samples, 0)
         assert datapipe.verify_dataset(home / "shards").is_whole
-        command = [sys.executable, "-c", READ, str(home / "shards")]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        seen, total, peak = json.loads(done.stdout)
+        seen, total, peak = json.loads(python(READ, home / "shards", check=True).stdout)
         assert (seen, total) == (samples, samples * (samples - 1) // 2)
         peaks.append(peak)
     few, many = peaks

@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import datapipe
-from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures
-from datapipe.diagnosis.loop_rules import judge
 
 SHARES = {"captions": 0.75, "chats": 0.25, "unseen": 0.0}
 PACK = {
@@ -124,38 +122,6 @@ def test_batches_on_a_gpu_are_counted_without_a_wait():
     torch.cuda.synchronize()
     found = {each.name: (each.samples, each.tokens) for each in monitor.report().datasets}
     assert found == {"captions": (300, 2550), "chats": (150, 3000), "unseen": (0, 0)}
-
-
-def verdict_of(found, samples=10_000, **more):
-    """The verdict on a loop that got such shares of the samples, and planned ones."""
-    datasets = tuple(
-        DatasetShare(name=name, samples=round(n * samples), tokens=1, share=n, planned=of, **more)
-        for name, (n, of) in found.items()
-    )
-    return judge(LoopFigures(turns=100, step=1.0, datasets=datasets))
-
-
-@pytest.mark.parametrize(
-    ("share", "more", "off"),
-    [
-        (0.289, {}, True),
-        (0.312, {}, True),
-        (0.291, {}, False),
-        (0.2, {"samples": 9_990}, False),  # too few samples
-        (0.289, {"chance": 0.0046}, False),  # as the ranks draw
-        (0.279, {"chance": 0.0046}, True),
-        (0.9, {"is_compared": False}, False),  # a schedule changes the shares
-    ],
-)
-def test_verdicts_name_a_dataset_whose_share_is_off(share, more, off):
-    verdict = verdict_of({"captions": (1 - share, 0.7), "chats": (share, 0.3)}, **more)
-    assert (verdict.kind, verdict.level == "warn") == ("compute", off)
-    assert ("plan gives it" in verdict.sentence) is off
-
-
-def test_the_verdict_names_the_dataset_that_is_furthest_off():
-    off = verdict_of({"a": (0.15, 0.1), "b": (0.25, 0.4), "c": (0.6, 0.5)}).sentence
-    assert off.endswith("; 25.0% of the samples come from 'b', and the plan gives it 40.0%")
 
 
 @pytest.mark.parametrize("schedule", [[], [{"from": 8, "weights": {"a": 3}}]])

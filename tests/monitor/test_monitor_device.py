@@ -230,11 +230,10 @@ def test_torch_is_asked_for_its_current_gpu_and_what_hinders_is_said(
 )
 def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, device, idle, busy, kind):
     """The loop waits half of its time on the host."""
-    clock, sampler = Clock(), session.GpuSampler
+    clock = Clock()
     gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
     monkeypatch.setattr(session, "current_device", lambda: device)
     monkeypatch.setattr(session, "find_gpu", lambda: None if busy is None else gpu)
-    monkeypatch.setattr(session, "GpuSampler", lambda gpu: sampler(gpu, every=0.001))
     monitor = datapipe.Monitor(clock=clock)
     for number in monitor(Batches(clock, 60, wait=0.02)):
         device.queued.append(idle)

@@ -1,7 +1,6 @@
 """A monitor around datapipe's own loader: it names the stage that is waited for."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import datapipe
 from datapipe.testing import assert_resumes_exactly
 
 pytestmark = pytest.mark.campaign  # measures real time
-
-Make = Callable[..., datapipe.Loader]
 
 
 @pytest.fixture(scope="module")

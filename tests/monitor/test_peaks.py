@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
+from tests.case_files import cases
 
 
 def test_peaks_of_the_cpu_are_plausible():
@@ -22,21 +23,11 @@ def test_a_peak_is_never_below_what_a_step_has_reached():
     assert cpu_peaks(threads).rate("bfloat16") < 1e15
 
 
-@pytest.mark.parametrize(
-    ("name", "known", "half"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100", 989.4e12),
-        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", "A100 80GB", 312e12),
-        ("NVIDIA A100-PCIE-40GB", "A100", 312e12),
-        ("NVIDIA L40S", "L40S", 362e12),
-        ("Tesla T4", "T4", 65e12),
-    ],
-)
-def test_a_gpu_is_known_by_its_name(name, known, half):
+@pytest.mark.parametrize(("name", "known", "teraflops"), cases("monitor/gpus"))
+def test_a_gpu_is_known_by_its_name(name, known, teraflops):
     found = gpu_peaks(name)
     assert found is not None
-    assert (found.source, found.rate("bfloat16")) == (known, half)
+    assert (found.source, found.rate("bfloat16")) == (known, pytest.approx(1e12 * float(teraflops)))
 
 
 def test_float32_on_a_gpu_is_faster_with_rounded_factors():

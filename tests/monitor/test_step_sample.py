@@ -3,10 +3,13 @@
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import datapipe
@@ -17,99 +20,44 @@ from datapipe.monitor.step_sample import sample_of
 from .virtual import is_recorded
 
 MS = 1_000_000
+STEPS = yaml.safe_load((Path(__file__).parent / "steps.yaml").read_text("utf-8"))
 LONG, SQUARE = torch.ones(1 << 20), torch.ones(256, 256)
 
 
-def event(name, begin, end, kind="cpu_op", **given):
-    """An event of Kineto, in milliseconds."""
+def event(name, begin, end, given=None):
+    """An event of Kineto."""
     kinds = torch.autograd.DeviceType
     answers = {"scope": 0, "is_async": False, "start_thread_id": 1, "flops": 0}
     answers |= {"correlation_id": 0, "linked_correlation_id": 0, "shapes": (), "dtypes": ()}
-    answers |= {"name": name, "activity_type": kind}
+    answers |= {"name": name, "activity_type": "cpu_op"}
     answers |= {"start_ns": round(begin * MS), "duration_ns": round((end - begin) * MS)}
-    answers |= {"device_type": kinds.CPU if kind == "cpu_op" else kinds.CUDA} | given
+    answers |= given or {}
+    on_host = answers["activity_type"] == "cpu_op"
+    answers["device_type"] = kinds.CPU if on_host else kinds.CUDA
     return SimpleNamespace(**{name: lambda value=value: value for name, value in answers.items()})
 
 
-def old_event(*args, **options):
+def old_event(*given):
     """An event of torch before version 2.12."""
-    made = event(*args, **options)
+    made = event(*given)
     kind = made.activity_type()
     made.is_user_annotation = lambda: kind == "gpu_user_annotation"
     del made.activity_type
     return made
 
 
-def sample(*events, took=100, waited=0.0):
-    return sample_of(events, turn=5, took=round(took * MS), waited=waited)
-
-
-def test_exchange_counts_as_far_as_no_operator_runs():
-    found = sample(
-        event("aten::mm", 0, 40),
-        event("c10d::allreduce_", 40, 41),
-        event("gloo:all_reduce", 30, 70, start_thread_id=2),
-        event("gloo:all_reduce", 60, 80, start_thread_id=3),
-        event("aten::add_", 90, 100),
-        event("gloo:all_reduce", 95, 95, start_thread_id=3),
-        waited=0.05,
-    )
-    assert found.exchange == pytest.approx(0.040)
-    assert found.beside == pytest.approx(0.010)
-    assert found.busy is None
-    assert found.seconds == pytest.approx(0.15)  # waiting for the batch is part of it
-
-
-def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange():
-    found = sample(
-        event("gloo:all_reduce", 10, 90, start_thread_id=2),
-        event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 10, 40),
-        event("FSDP::all_gather_copy_out", 40, 90, scope=7),
-    )
-    assert found.exchange == pytest.approx(0.080)
-    assert found.operators == ()
-
-
-def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe():
-    found = sample(
-        event("aten::item", 10, 41),
-        event("aten::_local_scalar_dense", 10, 40),
-        event("cudaStreamSynchronize", 15, 35),
-        event("aten::index", 50, 62),
-        event("cudaStreamSynchronize", 55, 60),
-        event("aten::add", 90, 95),
-        event("cudaDeviceSynchronize", 96, 100),  # by the profiler
-        event("kernel", 0, 100, "kernel"),
-    )
-    assert found.synchronisation == pytest.approx(0.025)
-    assert found.waiter == "aten::item"
-
-
 @pytest.mark.parametrize("event", [event, old_event])
-def test_on_a_gpu_kernels_decide(event):
-    found = sample(
-        event(
-            *("aten::mm", 0, 1),
-            correlation_id=7,
-            shapes=[[8, 8], [8, 8]],
-            dtypes=["float", "float"],
-        ),
-        event("ampere_sgemm", 10, 30, "kernel", linked_correlation_id=7),
-        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 60, "kernel"),
-        event("nccl:all_reduce", 20, 60, "gpu_user_annotation"),
-        event("datapipe.step", 0, 200, "gpu_user_annotation"),
-        event("Memcpy HtoD", 80, 90, "gpu_memcpy"),
-        event("vectorized_elementwise_kernel", 100, 110, "kernel"),
-        took=500,
-    )
-    assert found.seconds == pytest.approx(0.1)
-    assert found.exchange == pytest.approx(0.030)
-    assert found.beside == pytest.approx(0.010)
-    assert found.busy == pytest.approx(0.070)
-    # The time of an operator is that of its kernels, not that of its launch.
-    assert [(o.name, o.seconds, o.flops) for o in found.operators] == [
-        ("aten::mm", pytest.approx(0.020), 2 * 8**3)
-    ]
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_told_from_its_events(event, name):
+    case = STEPS[name]
+    events = [event(*given) for given in case["events"]]
+    took, waited = case.get("took", 100) * MS, case.get("waited", 0.0)
+    found = vars(sample_of(events, turn=5, took=took, waited=waited))
+    operators = [[each.name, each.seconds, each.flops] for each in found["operators"]]
+    found["operators"] = list(chain(*operators))
+    assert {name: found[name] for name in case["seen"]} == {
+        name: pytest.approx(value) for name, value in case["seen"].items()
+    }
 
 
 def steps(work, count=30):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec
@@ -14,14 +13,8 @@ from datapipe.profile.sizes import cache_bytes
 
 
 @pytest.fixture
-def shards(tmp_path):
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for number in range(5):
-        noise = np.random.default_rng(number).integers(0, 256, (60, 80, 3), np.uint8)
-        Image.fromarray(noise).save(raw / f"{number}.png")
-        (raw / f"{number}.txt").write_text("four")
-    datapipe.pack_dataset(raw, tmp_path / "shards")
+def shards(tmp_path, make_folder):
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 5), tmp_path / "shards")
     return tmp_path / "shards"
 
 

@@ -1,7 +1,6 @@
 """A profile says what holds a loader back and what would help, as text, JSON and a page."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe import ImageSpec, Loader, PlanError
+from datapipe import ImageSpec, PlanError
 from datapipe.profile.forecast import Forecast, rank
 from datapipe.profile.job import profile_loader
 from datapipe.profile.page import remedy_figure, write_report
@@ -18,8 +17,6 @@ from datapipe.profile.remedies import predict_remedies
 from datapipe.profile.text import profile_text
 
 from .figures import alone, roofline, run
-
-Make = Callable[..., Loader]
 
 
 def profile(make, **options):

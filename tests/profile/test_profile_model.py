@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import yaml
 
 from datapipe.profile.model import SampleCost, Setup, predict, repairmen
 
+RATES = yaml.safe_load((Path(__file__).parent / "rates.yaml").read_text("utf-8"))
 FOUR = Setup(workers=4, cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
 COST = SampleCost(cpu={"read": 0.001, "decode": 0.003}, caller_cpu={"collate": 0.0001})
 
@@ -17,26 +20,11 @@ def test_speed_is_what_was_measured_and_between_that_a_line():
     ]
 
 
-WAITING = SampleCost(cpu={"decode": 0.0001}, wait={"read": 0.1})
-LOCKED = SampleCost(cpu={"transform": 0.01}, locked=0.01)
-
-
-@pytest.mark.parametrize(
-    ("cost", "setup", "wanted"),
-    [
-        (COST, {"workers": 1}, 250),  # one sample after the other
-        (COST, {"workers": 64}, 3 / 0.0041),  # cores bound many workers
-        (WAITING, {"workers": 1}, 10),  # workers that mostly wait scale beyond the cores
-        (WAITING, {"workers": 64}, 640),
-        (replace(COST, caller_wait={"transfer": 0.01}), {}, 1 / 0.0101),  # one thread
-        (LOCKED, {}, 100),
-        (LOCKED, {"processes": True}, 300),
-        (COST, {"storage": 50.0}, 50),
-        (replace(COST, wait={"read": 0.0059}), {"workers": 0}, 100),  # everything in turn
-    ],
-)
-def test_rates_follow_from_costs_and_what_is_scarce(cost, setup, wanted):
-    assert predict(cost, replace(FOUR, **setup)) == pytest.approx(wanted, rel=0.05)
+@pytest.mark.parametrize("name", RATES)
+def test_rates_follow_from_costs_and_what_is_scarce(name):
+    case = RATES[name]
+    rate = predict(SampleCost(**case["cost"]), replace(FOUR, **case.get("setup", {})))
+    assert rate == pytest.approx(case["rate"], rel=0.05)
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.01])

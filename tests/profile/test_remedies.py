@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -23,10 +22,10 @@ from datapipe.profile.measure.alone import measure_alone
 from datapipe.profile.measure.samples import COLD
 from datapipe.profile.remedies import other_decoder, predict_remedies
 from datapipe.profile.sizes import cache_bytes
+from tests.case_files import cases
 
 from .figures import alone, roofline, run
 
-LeaveFree = Callable[[int], None]
 ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
 
@@ -249,37 +248,24 @@ def test_forms_of_images_are_compared_by_the_time_they_take(encode, crop):
     assert 0.5 < same["decode"] < 2
 
 
-@pytest.mark.parametrize(
-    ("spec", "side"),
-    [
-        (ImageSpec(size=336), 448),
-        (ImageSpec(size=224), 304),
-        (ImageSpec(size=336, resize="pad"), 336),
-        (ImageSpec(size=224, resize="crop", crop_from=256), 352),
-        (ImageSpec(size=224, resize="crop", random_crop=(0.25, 1.0)), 608),
-        (ImageSpec(resize="native", max_pixels=401_408), 736),
-    ],
-)
-def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec, side):
-    assert sufficient_side(spec) == side
+@pytest.mark.parametrize(("image", "side"), cases("profile/sides"))
+def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(image, side):
+    assert sufficient_side(parse_image(image)) == int(side)
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "image",
     [
-        ImageSpec(size=64, normalize="imagenet"),
-        ImageSpec(size=(48, 64), resize="pad", normalize="clip", interpolation="bicubic"),
-        ImageSpec(size=64, resize="pad"),
-        ImageSpec(size=224, resize="crop", crop_from=256, scaled_decode=True, flip=0.5),
-        ImageSpec.preset("clip"),
+        *("64,normalize=imagenet", "64,resize=pad", "clip"),
+        "48x64,resize=pad,normalize=clip,interpolation=bicubic",
+        "224,resize=crop,crop_from=256,scaled_decode,flip=0.5",
     ],
 )
-def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(spec):
+def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(image):
+    spec = parse_image(image)
     words = shlex.split(convert_command("my shards/", spec))
     assert words[:5] == ["datapipe", "convert", "my shards", "my shards-arrays", "--image"]
-    made = parse_image(words[5])
-    assert made is not None
-    assert image_identity(made) == image_identity(spec)
+    assert image_identity(parse_image(words[5])) == image_identity(spec)
 
 
 def test_a_colour_that_the_command_cannot_say_is_left_to_python():

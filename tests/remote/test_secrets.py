@@ -4,11 +4,9 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
 
 import datapipe
 from datapipe import PlanError, StoreError
-from datapipe.cli.command import app
 from datapipe.remote.folder import RemoteFolder, RemoteOptions
 
 pytest.importorskip("moto.server")
@@ -22,17 +20,17 @@ def packing(bucket, tmp_path, make_folder):
     return [*command, "--shard-size", "3", "--staging", str(tmp_path / "staging")]
 
 
-def test_the_command_finds_endpoint_and_credentials_by_itself(packing, proxy, monkeypatch):
+def test_the_command_finds_endpoint_and_credentials_by_itself(run, packing, proxy, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    done = CliRunner().invoke(app, packing)
+    done = run(*packing)
     assert done.exit_code == 0, done.output
     assert f"Packed {packing[2]}" in done.output
     assert proxy.sent()[-1] == "x/shards/dataset.json"
 
 
-def test_secrets_are_in_no_output_and_no_file(packing, proxy, tmp_path, monkeypatch, caplog):
+def test_secrets_are_in_no_output_and_no_file(run, packing, proxy, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("fsspec.config.conf", {})
     monkeypatch.setenv("FSSPEC_S3", "{}")
     monkeypatch.setenv("FSSPEC_S3_KEY", "another")  # the option goes before
@@ -44,21 +42,20 @@ def test_secrets_are_in_no_output_and_no_file(packing, proxy, tmp_path, monkeypa
     url = packing[2]
     said = []
 
-    def run(*arguments, code=0):
-        storage = ["--storage-options", str(options)]
-        storage += ["--storage-options", f"endpoint_url={proxy.url}"]
-        done = CliRunner().invoke(app, [*arguments, *storage])
+    def told(*arguments, code=0):
+        storage = ("--storage-options", options)
+        done = run(*arguments, *storage, "--storage-options", f"endpoint_url={proxy.url}")
         assert done.exit_code == code, done.output
         said.extend((done.output, str(done.exception)))
         return done.output
 
     proxy.fail("expired", "PUT", "000002")
-    assert "expired" in run(*packing, code=1)
+    assert "expired" in told(*packing, code=1)
     proxy.fault = lambda number, request: "503" if number == 1 else None
-    run(*packing)
-    run("plan", url, "--batch-size", "2", "--json")
+    told(*packing)
+    told("plan", url, "--batch-size", "2", "--json")
     proxy.fault = lambda number, request: "expired"
-    assert "renew" in run("inspect", url, code=1)
+    assert "renew" in told("inspect", url, code=1)
     assert any("again in" in message for message in caplog.messages)
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != options]
     said += [path.read_text("latin-1") for path in files] + [caplog.text]
@@ -95,9 +92,9 @@ def test_options_show_no_secret():
     ],
 )
 def test_storage_options_that_cannot_be_read_are_refused_without_showing_them(
-    variable, given, message, monkeypatch
+    run, variable, given, message, monkeypatch
 ):
     monkeypatch.setenv("FSSPEC_S3", variable)
-    done = CliRunner().invoke(app, ["inspect", "s3://bucket/x", "--storage-options", given])
+    done = run("inspect", "s3://bucket/x", "--storage-options", given)
     assert message in done.output + str(done.exception)
     assert "planted" not in done.output + str(done.exception)

@@ -81,8 +81,10 @@ def test_equal_reports_are_equal_files(tmp_path):
 
 def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     (tmp_path / "page.html").mkdir()
-    with pytest.raises(DatapipeError, match="page"):
+    with pytest.raises(DatapipeError, match=r"page\.html cannot be written: Is a directory"):
         Page("t").save(tmp_path / "page.html")
+    with pytest.raises(DatapipeError, match=r"missing/page\.html cannot be written: No such file"):
+        Page("t").save(tmp_path / "missing" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 

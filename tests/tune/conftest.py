@@ -1,12 +1,9 @@
 """Sweeps of synthetic loaders on a virtual clock."""
 
-from collections.abc import Callable
-
 import pytest
 
 from datapipe.tune import trial as tune_trial
 from datapipe.tune.job import tune
-from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import grid
 from datapipe.tune.sweep import Goal
 
@@ -14,7 +11,6 @@ from .synthetic import PREFETCH, WORKERS, Case, Clock, Loader, Machine, NoMeter
 
 CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
 WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
-Sweep = Callable[..., TuneResult]
 
 
 def tune_on(clock, make, **options):

@@ -16,8 +16,6 @@ from typing import Any
 
 from datapipe.diagnosis.loader_figures import Usage
 
-Speed = Callable[[int], float]
-"""How fast each of a number of active workers is, 1 alone on an idle machine."""
 Drift = Callable[[float], float]
 """How fast the machine is at a time, 1 on average."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from .cases import hundred, paced
-from .synthetic import SETTINGS, is_right, true_rate, true_waiting
+from .synthetic import SETTINGS, is_right
 
 pytestmark = pytest.mark.campaign
 
@@ -33,16 +33,3 @@ def test_the_answers_that_are_compared_with_are_not_all_the_same():
     assert {setting for case in paced() for setting in SETTINGS if is_right(case, *setting)} >= {
         (0, None), (2, 2), (8, 2)
     }  # fmt: skip
-
-
-def test_the_costs_of_the_synthetic_loaders_are_what_they_are_said_to_be():
-    by_name = {case.machine.name: case.machine for case in hundred()}
-    waits = by_name["waits for nothing but time"]
-    assert true_rate(waits, 8, 2) == pytest.approx(8 / waits.work, rel=0.08)
-    cores = by_name["two cores"]
-    assert true_rate(cores, 8, 2) == pytest.approx(2 / cores.work, rel=0.03)
-    lock = by_name["interpreter's lock"]
-    assert true_rate(lock, 4, 2) < true_rate(lock, 0, None)
-    case = paced()[0]
-    waits = true_waiting(case.machine, 1, 2, case.step)
-    assert waits == pytest.approx(1 - case.step / case.machine.work, rel=0.1)

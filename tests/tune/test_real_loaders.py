@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -14,9 +13,6 @@ from datapipe.loader.tuned_settings import recall
 from datapipe.tune.report import write_report
 
 pytestmark = pytest.mark.campaign  # measures real time
-
-
-Make = Callable[..., datapipe.Loader]
 
 
 class Numbers(Dataset[torch.Tensor]):

@@ -4,10 +4,12 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import datapipe
 from datapipe.tune.job import tune_workers
@@ -15,6 +17,11 @@ from datapipe.tune.trial import samples_of
 
 from .conftest import CORES, WAITS, chosen, row, tune_on
 from .synthetic import Clock, Loader, Machine, NoMeter
+
+SWEEPS, REFUSED = (
+    yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8"))
+    for name in ("sweeps", "refused")
+)
 
 
 def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):
@@ -43,25 +50,18 @@ def test_the_result_says_what_was_measured(sweep):
     assert str(result) == result.reason
 
 
-def test_start_and_warm_up_do_not_count(sweep):
-    slow = replace(CORES, startup=1.0, each=0.3)
-    result = sweep(slow, num_workers=(0, 1, 2), prefetch_factor=(2,))
-    assert chosen(result) == (2, 2)
-    assert result.rate == pytest.approx(40, rel=0.06)
-    assert row(result, 2).startup >= 1.0
-
-
-def test_where_workers_do_not_help_few_or_none_are_taken(sweep):
-    result = sweep(replace(CORES, share=1), num_workers=(1, 2, 4))
-    assert chosen(result) == (1, 2)
-    assert "would not help" in result.reason or "fast as any" in result.reason
-    assert chosen(sweep(Machine(name="lock", kind="gil", work=0.02, noise=0.05))) == (0, None)
-
-
-def test_where_the_largest_is_best_that_is_said(sweep):
-    result = sweep(WAITS, num_workers=(1, 2, 4), prefetch_factor=(2,))
-    assert chosen(result) == (4, 2)
-    assert "No more than 4 workers were tried, and more may be faster" in result.reason
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_smallest_setting_that_is_good_enough_is_chosen_with_the_reason(sweep, name):
+    case, made = SWEEPS[name], []
+    result = sweep(Machine(**case["machine"]), made, **case.get("options", {}))
+    best = result.chosen
+    found = {"chosen": [*chosen(result)], "trials": best.trials, "startup": best.startup}
+    found |= {"most": max(loader.workers for loader in made)}
+    for figure, value in case["found"].items():
+        assert found.get(figure, getattr(result, figure, None)) == pytest.approx(value, rel=0.06)
+    for workers, why in case.get("out", {}).items():
+        assert row(result, workers).out == why
+    assert case.get("reason", "") in result.reason
 
 
 def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope():
@@ -84,13 +84,6 @@ def test_where_larger_ones_were_left_out_that_is_said_in_place_of_a_hope():
     assert result.reason.endswith(". 16 workers, prefetch 2: raised OSError: no memory")
 
 
-def test_one_setting_is_measured_and_not_compared(sweep):
-    result = sweep(CORES, num_workers=(2,), prefetch_factor=(2,))
-    assert chosen(result) == (2, 2)
-    assert result.chosen.trials == 3
-    assert result.reason == "2 workers, prefetch 2 is all that was tried"
-
-
 def test_settings_take_turns_in_every_round_and_every_trial_is_told(sweep):
     told: list[Any] = []
     options = {"num_workers": (4, 8), "prefetch_factor": (2, 4)}
@@ -102,13 +95,6 @@ def test_settings_take_turns_in_every_round_and_every_trial_is_told(sweep):
     assert len({turn[0] for turn in turns.values()}) > 1
     assert tuple(told) == result.trials
     assert sweep(WAITS, **options).to_dict() == result.to_dict()
-
-
-def test_workers_that_cannot_help_are_not_started(sweep):
-    made: list[Loader] = []
-    result = sweep(replace(CORES, share=1), made, num_workers=(0, 1, 2, 4, 8, 16, 32))
-    assert max(loader.workers for loader in made) == 2
-    assert row(result, 32).out == "not tried, as fewer workers are as fast"
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 40])
@@ -249,25 +235,27 @@ def test_variants_are_tried_and_the_first_of_equals_is_taken():
     assert len(result.settings) == 6
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("num_workers", [()], "leaves nothing to try"),
-        ("num_workers", [4, (-1, 2)], "give the numbers to try"),
-        ("prefetch_factor", [(0,), ("two",)], "give the numbers to try"),
-        ("budget", [0, float("nan")], "give seconds"),
-        ("step_time", [-1], "give seconds"),
-        ("max_wait", [2], "give a share"),
-        ("margin", [0], "give a share"),
-        ("max_memory", [0], "give bytes"),
-        ("variants", [()], "leave nothing to try"),
-    ],
-)
-def test_impossible_arguments_are_refused(name, values, message):
-    for value in values:
-        said = re.escape(f"{name} {value!r}") + ":? " + message
-        with pytest.raises(datapipe.PlanError, match=said):
-            tune_workers(lambda **_: [1], **{name: value})
+def test_a_step_that_is_given_is_called_with_batches_and_measured():
+    clock = Clock()
+    seen: list[int] = []
+
+    def train(batch):
+        seen.append(batch)
+        clock.sleep(0.02)
+
+    result = tune_on(clock, lambda **given: Loader(WAITS, clock, **given), train=train)
+    assert chosen(result) == (4, 2)
+    assert result.step_time == pytest.approx(0.02)
+    assert len(seen) > 40
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_impossible_arguments_are_refused(case):
+    (name, value), (_, message) = case.items()
+    value = tuple(value) if isinstance(value, list) else value
+    said = re.escape(f"{name} {value!r}") + ":? " + message
+    with pytest.raises(datapipe.PlanError, match=said):
+        tune_workers(lambda **_: [1], **{name: value})
 
 
 def test_a_step_that_is_given_twice_and_what_makes_no_loaders_are_refused():

@@ -1,12 +1,15 @@
-"""Derived files go to the cache if the folder of a dataset cannot be written."""
+"""Derived files: damage to them is mended, and they go to the cache if they must."""
 
 import errno
+from contextlib import suppress
 
 import pytest
 
 from datapipe.index.dataset import open_dataset
+from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.tar.indexer import index_shards
 from datapipe.index.where import parse_where, select_where
+from tests.flipping import flipped
 
 from .token_counts import count, make_manifest
 from .where_columns import COLUMNS
@@ -17,18 +20,46 @@ def select(folder):
     select_where(where, COLUMNS, {}, folder=folder / "where", **options)
 
 
+MANIFEST = make_manifest([5, 1, 0, 7])
 DERIVED = {  # what derives it, what is said, how often where it is done twice, a file of it
     "index": (index_shards, "its index goes to", 2, "dataset.json"),
     "list": (lambda path: open_dataset(f"{path}/[x].tar"), "its index goes to", 2, "dataset.json"),
     "columns": (open_dataset, "its columns go to", 1, "columns.json"),
     "selection": (select, "its selections go to", 1, "bits.npy"),
-    "tokens": (lambda path: count(path, make_manifest([5])), "counts go to", 1, "tokens.json"),
+    "tokens": (lambda path: count(path, MANIFEST), "counts go to", 1, "tokens.json"),
 }
 
 
 @pytest.fixture
-def folder(tmp_path, make_tar):
-    return make_tar(tmp_path / "shards" / "x.tar", [("0.txt", b"hello")]).parent
+def folder(tmp_path, make_tar, jpeg):
+    members = [("0.jpg", jpeg(0)), ("0.txt", b"hello")]
+    return make_tar(tmp_path / "shards" / "x.tar", members).parent
+
+
+def harmed(content):
+    """Yield the content of a file after damage of each kind; None once it is gone."""
+    yield from (None, b"", b"{", b"[]", content[:20], content[:-5], flipped(content, -1))
+    with suppress(ValueError):  # those that say what the others are
+        about = unseal(content)
+        for key in {"version", "fingerprint"} & about.keys():
+            yield seal(about | {key: 0}).encode()
+
+
+@pytest.mark.parametrize("kind", ["columns", "selection", "tokens"])
+def test_what_is_damaged_gone_or_of_others_is_made_again_as_it_was(kind, folder, contents):
+    derive = DERIVED[kind][0]
+    if kind == "columns":
+        index_shards(folder)
+    given = contents(folder)
+    derive(folder)
+    whole = contents(folder)
+    for name in whole.keys() - given.keys():
+        for number, content in enumerate(harmed(whole[name])):
+            (folder / name).unlink()
+            if content is not None:
+                (folder / name).write_bytes(content)
+            derive(folder)
+            assert contents(folder) == whole, (name, number)
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])

@@ -8,6 +8,7 @@ import pytest
 from datapipe import PackError, pack_dataset
 
 from ..campaigns import rare
+from .cases import record_cases
 from .record_files import write as write_rows
 
 ANSWER = {"role": "assistant", "content": "A cat."}
@@ -93,20 +94,12 @@ def test_the_map_of_the_note_takes_the_further_image(table, packed, jpeg, text):
 @pytest.mark.parametrize("form", ["struct", "jsonl"])
 @pytest.mark.parametrize(
     ("columns", "text", "taken"),
-    [
-        (["image", "image_2"], "caption", [0, 1]),
-        (["image_1", "image_2"], "question", [0, 1]),
-        (["image_2", "image"], "caption", [1, 0]),
-        (["image", "image_2"], "What?", [0, 1]),
-        (["image", "image_2"], "<image><image>What?", [0, 1]),
-        (["image_2", "image_1"], "<image><image>What?", [1, 0]),
-        (["image", "image_2"], "<image>What?", [0]),
-        (["image", "image_512"], "What?", [0]),
-    ],
+    record_cases("numbered columns of images and texts"),
 )
 def test_numbered_images_are_input_where_the_text_has_as_many_places(
     table, packed, jpeg, form, columns, text, taken
 ):
+    taken = json.loads(taken)
     said = TEXTS.get(text) or {"messages": [{"role": "user", "content": text}, ANSWER]}
     report, (sample,) = packed(table(form, [{columns[0]: 0, columns[1]: 1, **said}]))
     assert images(sample) == [jpeg(number) for number in taken]
@@ -190,12 +183,6 @@ def test_a_file_that_is_here_goes_before_bytes_of_another_name(
     report, (sample,) = packed(table("bytes", [row]))
     assert images(sample) == [jpeg(0)]
     assert "`mask`" in named(report)[0]
-
-
-def test_columns_may_be_named_by_paths(table, packed, jpeg):
-    path = table("bytes", [{"sample": {"image": jpeg(0), "text": "A cat."}}])
-    _, (sample,) = packed(path, image_column="sample.image", text_column="sample.text")
-    assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"A cat.")
 
 
 # --- --map without an image ---------------------------------------------------------------------

@@ -27,10 +27,13 @@ import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import DatapipeError
+from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.readers import all_readers
 from datapipe.text.conversation import conversation
 from datapipe.text.sample_text import sample_text
 
 from .raw_files import by_name, read_table
+from .reading import estimate
 
 
 def cases_of(stated):
@@ -140,7 +143,8 @@ def test_raw_data_becomes_what_is_stated(tmp_path, raw_files, members, rejects, 
         assert not (out / "dataset.json").exists()
         if "then" not in case:
             return
-    report = pack_dataset(raw, out, **options | case.get("then", {}))
+        options |= case["then"]
+    report = pack_dataset(raw, out, **options)
     samples = samples_of(out, members)
     if "packed" in case:
         stated, is_ordered = case["packed"], isinstance(case["packed"], list)
@@ -156,6 +160,11 @@ def test_raw_data_becomes_what_is_stated(tmp_path, raw_files, members, rejects, 
         stated = reason if isinstance(reason, dict) else {"reason": reason}
         for name, text in stated.items():
             assert rejected[source][name] == Said(text)
+    if json.loads((out / "dataset.json").read_text())["parts"][0]["options"]["format"] == "folder":
+        named = {name: options[name] for name in ("include", "ignore") if name in options}
+        images = [name for name in rejected if name.endswith(".jpg")]
+        estimated = estimate(all_readers()["folder"], raw, ReadOptions(**named))
+        assert estimated == report.samples + len(images)
     for lines, key in ((report.notes, "notes"), (report.teaching.warnings(), "warnings")):
         if key in case:
             assert len(lines) == len(case[key]), lines

@@ -7,10 +7,12 @@ JSON (rows in .jsonl, .csv and .parquet), or, as a mapping of one key:
     rows, chats, captions   of images, by the names that they give
     latin-1   a text in that encoding
 
-Tags say what a text cannot: `!bytes` has a character for each byte, `!jpeg 1`, `!png` and
-`!video 5`, of five frames, are files of images and videos, also inside of rows.
+Tags say what a text cannot: `!bytes` has a character for each byte; `!jpeg 1`, `!png` and
+`!video 5` are the bytes of a photograph or of a video of five frames, `!base64 1` those of a
+photograph as text, also inside of rows.
 """
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -67,6 +69,8 @@ class RawFiles(NamedTuple):
                 return text.encode("latin-1")
             case Tagged("jpeg", number):
                 return self.jpeg(int(number))
+            case Tagged("base64", number):
+                return base64.b64encode(self.jpeg(int(number))).decode()
             case Tagged("png", _):
                 return self.encode(kind="PNG")
             case Tagged("video", frames):

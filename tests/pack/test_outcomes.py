@@ -1,11 +1,14 @@
 """Raw data, and what becomes of it: samples, rejects and what is said. `outcomes/` states both.
 
-    for       words of the case, each with the texts that take its place in one case after another
+    for       words of the case, each with the texts that take its place in one case after another;
+              `A/B` are two words, whose texts `a/b` go together
     files     of the raw data, as `raw_files.py` writes them; `give` names the one that is given
     options   of the pack
     refused   texts of its error; `then` has the options that the error asks for
     packed    samples in order, or by their sources: a caption or null, the texts of turns in a
               list, or all members in a mapping
+    keys      of the samples
+    images    numbers of the photographs of each sample
     records   fields of the JSON of each sample; `videos` are the names and first images of those
               that its `frames` are of, by their numbers; `names` are those of its members, in order
     rejects   reasons by sources, or other values of a reject; there are none if none are stated
@@ -40,7 +43,11 @@ def cases_of(stated):
     """Yield a case for every combination of the texts of its words."""
     words = stated.pop("for", {})
     for texts in itertools.product(*words.values()):
-        yield replaced(stated, dict(zip(words, texts, strict=True)))
+        given = {}
+        for word, text in zip(words, texts, strict=True):
+            several = "/" in word
+            given |= zip(word.split("/"), text.split("/") if several else [text], strict=True)
+        yield replaced(stated, given)
 
 
 def replaced(value, words):
@@ -57,8 +64,8 @@ def replaced(value, words):
 
 TABLES = sorted(Path(__file__).with_name("outcomes").glob("*.yaml"))
 CASES = [case for path in TABLES for stated in read_table(path) for case in cases_of(stated)]
-KEYS = {"case", "files", "give", "options", "refused", "then", "packed", "records", "videos"} | {
-    *("frames", "names", "rejects", "notes", "warnings", "shown", "report")
+KEYS = {"case", "files", "give", "options", "refused", "then", "packed", "keys", "images"} | {
+    *("records", "videos", "frames", "names", "rejects", "notes", "warnings", "shown", "report")
 }
 assert all(case.keys() <= KEYS for case in CASES)
 
@@ -151,6 +158,11 @@ def test_raw_data_becomes_what_is_stated(tmp_path, raw_files, members, rejects, 
         stated = dict(zip(samples, stated, strict=True)) if is_ordered else by_name(stated)
         found = {name: as_stated(sample, stated.get(name)) for name, sample in samples.items()}
         assert found == {name: as_expected(one, raw_files) for name, one in stated.items()}
+    if "keys" in case:
+        assert list(members(out)) == list(map(Said, case["keys"]))
+    if "images" in case:
+        found = [[data for ext, data in s.items() if ext.endswith("jpg")] for s in samples.values()]
+        assert found == [list(map(raw_files.jpeg, numbers)) for numbers in case["images"]]
     if "names" in case:
         assert list(map(list, samples.values())) == case["names"]
     check_records(case, samples.values())

@@ -7,9 +7,9 @@ JSON (rows in .jsonl, .csv and .parquet), or, as a mapping of one key:
     rows, chats, captions   of images, by the names that they give
     latin-1   a text in that encoding
 
-Tags say what a text cannot: `!bytes` has a character for each byte; `!jpeg 1`, `!png` and
-`!video 5` are the bytes of a photograph or of a video of five frames, `!base64 1` those of a
-photograph as text, also inside of rows.
+Tags say what a text cannot: `!bytes` has a character for each byte; `!jpeg 1`, `!png`,
+`!pages TIFF 3` and `!video 5` are the bytes of a photograph, of an image of three pages and of a
+video of five frames, `!base64 1` those of a photograph as text, also inside of rows.
 """
 
 import base64
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from PIL import Image
 
 from .chats import turns
 from .record_files import write
@@ -73,6 +74,12 @@ class RawFiles(NamedTuple):
                 return base64.b64encode(self.jpeg(int(number))).decode()
             case Tagged("png", _):
                 return self.encode(kind="PNG")
+            case Tagged("pages", text):
+                kind, count = text.split()
+                first, *others = (
+                    Image.new("RGB", (24, 16), (80 * n, 9, 9)) for n in range(int(count))
+                )
+                return self.encode(first, kind, save_all=True, append_images=others)
             case Tagged("video", frames):
                 from .videos import video_bytes
 

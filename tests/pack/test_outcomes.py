@@ -30,6 +30,7 @@ import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import DatapipeError
+from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.readers import all_readers
 from datapipe.text.conversation import conversation
@@ -174,7 +175,7 @@ def test_raw_data_becomes_what_is_stated(tmp_path, raw_files, members, rejects, 
             assert rejected[source][name] == Said(text)
     if json.loads((out / "dataset.json").read_text())["parts"][0]["options"]["format"] == "folder":
         named = {name: options[name] for name in ("include", "ignore") if name in options}
-        images = [name for name in rejected if name.endswith(".jpg")]
+        images = [name for name in rejected if is_image_extension(name.rpartition(".")[2])]
         estimated = estimate(all_readers()["folder"], raw, ReadOptions(**named))
         assert estimated == report.samples + len(images)
     for lines, key in ((report.notes, "notes"), (report.teaching.warnings(), "warnings")):

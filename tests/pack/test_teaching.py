@@ -32,16 +32,6 @@ def test_a_report_counts_what_is_learnt(lines, tmp_path):
     assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
 
 
-def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(lines, tmp_path):
-    path = lines({"image": "a.jpg", "kind": "cat", "box": [1, 2]})
-    report = pack_dataset(path, tmp_path / "out")
-    assert report.teaching.without_text == 1
-    (warning,) = report.teaching.warnings()
-    assert "1 of 1 samples (100%) have images and no text" in warning
-    fields = ("kind", "box", "image")
-    assert [f"`{field}`" in warning for field in fields] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     ("caption", "said"),
     [
@@ -60,11 +50,6 @@ def test_markup_in_captions_is_warned_of(lines, caption, said):
     warnings = report.teaching.warnings()
     assert len(warnings) == bool(said)
     assert all(w.startswith("1 of 1 captions have ") and said in w for w in warnings)
-
-
-def test_markup_in_a_conversation_is_an_answer(lines):
-    turns = (("user", "Write HTML."), ("assistant", "<table><tr><td>1</td></tr></table>"))
-    assert pack_dataset(lines(chat(*turns)), dry_run=True).teaching.warnings() == []
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

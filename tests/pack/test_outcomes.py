@@ -124,19 +124,59 @@ def as_expected(stated, raw_files):
     }
 
 
-def check_records(case, samples):
-    records = [json.loads(sample.get("json", "{}")) for sample in samples]
-    if "records" in case:
-        for record, stated in zip(records, case["records"], strict=True):
-            assert {name: record[name] for name in stated} == stated
-    if "videos" in case:
-        found = [record.get("video_frames", []) for record in records]
-        assert [[[v["name"], v["first"]] for v in videos] for videos in found] == case["videos"]
+def check_samples(case, samples, raw_files):
+    if "packed" in case:
+        stated, is_ordered = case["packed"], isinstance(case["packed"], list)
+        stated = dict(zip(samples, stated, strict=True)) if is_ordered else by_name(stated)
+        found = {name: as_stated(sample, stated.get(name)) for name, sample in samples.items()}
+        assert found == {name: as_expected(one, raw_files) for name, one in stated.items()}
+    if "names" in case:
+        assert list(map(list, samples.values())) == case["names"]
+    images = [[data for ext, data in s.items() if ext.endswith("jpg")] for s in samples.values()]
+    if "images" in case:
+        assert images == [list(map(raw_files.jpeg, numbers)) for numbers in case["images"]]
     if "frames" in case:
         from .videos import number_of
 
-        images = [[data for ext, data in s.items() if ext.endswith(".jpg")] for s in samples]
         assert [list(map(number_of, frames)) for frames in images] == case["frames"]
+    records = [json.loads(sample.get("json", "{}")) for sample in samples.values()]
+    if "videos" in case:
+        found = [record.get("video_frames", []) for record in records]
+        assert [[[v["name"], v["first"]] for v in videos] for videos in found] == case["videos"]
+    if "records" in case:
+        for record, stated in zip(records, case["records"], strict=True):
+            assert {name: record[name] for name in stated} == stated
+
+
+def check_rejects(case, lines):
+    rejected = {line["source"]: line for line in lines}
+    assert rejected.keys() == case.get("rejects", {}).keys()
+    for source, reason in case.get("rejects", {}).items():
+        stated = reason if isinstance(reason, dict) else {"reason": reason}
+        for name, text in stated.items():
+            assert rejected[source][name] == Said(text)
+
+
+def check_report(case, report):
+    for lines, key in ((report.notes, "notes"), (report.teaching.warnings(), "warnings")):
+        if key in case:
+            assert len(lines) == len(case[key]), lines
+            assert [line for line in case[key] if Said(line) not in lines] == [], lines
+    if "shown" in case:
+        shown = [[" ".join(line.split()) for line in one.lines()[1:]] for one in report.shown]
+        assert shown == case["shown"]
+    for path, value in case.get("report", {}).items():
+        assert attrgetter(path)(report) == value, path
+
+
+def check_estimate(raw, out, options, report, rejected):
+    """Compare the estimate of a folder of images with what became of them."""
+    (part,) = json.loads((out / "dataset.json").read_text())["parts"]
+    if part["options"]["format"] == "folder" and not report.videos:
+        named = {name: options[name] for name in ("include", "ignore") if name in options}
+        images = [r for r in rejected if is_image_extension(r["source"].rpartition(".")[2])]
+        estimated = estimate(all_readers()["folder"], raw, ReadOptions(**named))
+        assert estimated == report.samples + len(images)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
@@ -153,37 +193,9 @@ def test_raw_data_becomes_what_is_stated(tmp_path, raw_files, members, rejects, 
             return
         options |= case["then"]
     report = pack_dataset(raw, out, **options)
-    samples = samples_of(out, members)
-    if "packed" in case:
-        stated, is_ordered = case["packed"], isinstance(case["packed"], list)
-        stated = dict(zip(samples, stated, strict=True)) if is_ordered else by_name(stated)
-        found = {name: as_stated(sample, stated.get(name)) for name, sample in samples.items()}
-        assert found == {name: as_expected(one, raw_files) for name, one in stated.items()}
+    check_samples(case, samples_of(out, members), raw_files)
     if "keys" in case:
         assert list(members(out)) == list(map(Said, case["keys"]))
-    if "images" in case:
-        found = [[data for ext, data in s.items() if ext.endswith("jpg")] for s in samples.values()]
-        assert found == [list(map(raw_files.jpeg, numbers)) for numbers in case["images"]]
-    if "names" in case:
-        assert list(map(list, samples.values())) == case["names"]
-    check_records(case, samples.values())
-    rejected = {line["source"]: line for line in rejects(out)}
-    assert rejected.keys() == case.get("rejects", {}).keys()
-    for source, reason in case.get("rejects", {}).items():
-        stated = reason if isinstance(reason, dict) else {"reason": reason}
-        for name, text in stated.items():
-            assert rejected[source][name] == Said(text)
-    if json.loads((out / "dataset.json").read_text())["parts"][0]["options"]["format"] == "folder":
-        named = {name: options[name] for name in ("include", "ignore") if name in options}
-        images = [name for name in rejected if is_image_extension(name.rpartition(".")[2])]
-        estimated = estimate(all_readers()["folder"], raw, ReadOptions(**named))
-        assert estimated == report.samples + len(images)
-    for lines, key in ((report.notes, "notes"), (report.teaching.warnings(), "warnings")):
-        if key in case:
-            assert len(lines) == len(case[key]), lines
-            assert [line for line in case[key] if Said(line) not in lines] == [], lines
-    if "shown" in case:
-        shown = [[" ".join(line.split()) for line in one.lines()[1:]] for one in report.shown]
-        assert shown == case["shown"]
-    for path, value in case.get("report", {}).items():
-        assert attrgetter(path)(report) == value, path
+    check_rejects(case, rejects(out))
+    check_report(case, report)
+    check_estimate(raw, out, options, report, rejects(out))

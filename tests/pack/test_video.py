@@ -19,20 +19,6 @@ from .cases import record_cases
 from .videos import reasons, video_bytes, write_video
 
 
-def test_a_clip_becomes_a_sample_of_frames_and_its_json_is_kept_beside_their_times(
-    raw, packed_videos
-):
-    write_video(raw / "cat.mp4", 11)
-    (raw / "cat.txt").write_text("A cat jumps.")
-    (raw / "cat.json").write_text('{"id": 7}')
-    ((record, frames, sample),) = packed_videos(raw)
-    assert list(sample) == ["v0.0000.jpg", "v0.0001.jpg", "v0.0002.jpg", "txt", "json"]
-    assert frames == [0, 5, 10]
-    assert sample["txt"] == b"A cat jumps."
-    times = {"first": 0, "times": [0.0, 0.5, 1.0], "duration": 1.1, "fps": 10.0}
-    assert record == {"id": 7, "video_frames": [{"name": "cat.mp4"} | times]}
-
-
 @pytest.mark.parametrize(
     ("wanted", "numbers"),
     [
@@ -105,22 +91,6 @@ def test_the_longer_side_is_bounded(raw, packed_videos):
     assert Image.open(io.BytesIO(sample["v0.0000.jpg"])).size == (32, 24)
 
 
-def test_no_copy_of_a_gif_is_a_video(raw, packed, encode):
-    (raw / "a.gif").write_bytes(encode(kind="GIF"))
-    ((sample),) = packed(raw, video_frames="fps=2,max=8")
-    assert list(sample) == ["gif"]
-
-
-def test_without_the_option_a_video_is_rejected_and_its_remedy_named(tmp_path, raw, encode):
-    write_video(raw / "a.mp4", 3)
-    (raw / "b.jpg").write_bytes(encode())
-    pack_dataset(raw, tmp_path / "out", max_rejects=9)
-    assert reasons(tmp_path / "out") == {
-        "a.mp4": "a video; only images and text are packed; to pack its frames, add "
-        "--video-frames fps=2,max=64"
-    }
-
-
 def cut(data):
     return data[: len(data) * 2 // 3]
 
@@ -160,29 +130,6 @@ def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
     write_video(raw / "b.mp4", 0, sound=1)
     pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
     assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
-
-
-def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path, raw):
-    write_video(raw / "a.mp4", 3)
-    with pytest.raises(PackError, match=r"it took more than 1e-09 s of CPU time; raise --vid"):
-        pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=8", video_timeout=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"video_frames": "2"}, "'2' is neither a rate such as fps=2 nor the most frames"),
-        ({"video_frames": "fps=2,min=4"}, "'min=4' is neither a rate"),
-        ({"video_frames": "fps=0"}, "fps"),
-        ({"video_frames": "max=0"}, "max"),
-        ({"video_size": 32}, "--video-size has no effect without frames of videos; add --video-fr"),
-        ({"video_timeout": 5.0}, "--video-timeout has no effect without frames of videos; add"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(tmp_path, raw, encode, options, reason):
-    (raw / "a.jpg").write_bytes(encode())
-    with pytest.raises(PackError, match=reason):
-        pack_dataset(raw, tmp_path / "out", **options)
 
 
 def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):

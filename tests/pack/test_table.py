@@ -101,12 +101,6 @@ def test_columns_are_known_by_their_usual_names(raw, row, found):
     assert sample.record == (row if is_kept else None)
 
 
-def test_a_key_is_taken_from_a_column(raw):
-    write(raw / "data.jsonl", [{"image": "0.jpg", "id": 7}, {"image": "1.jpg"}])
-    first, second = read(raw, key_from="id")
-    assert (first.key, second.error) == ("7", "MissingMember")
-
-
 # --- what a table is --------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """Raw data that YAML states: contents of files by their names.
 
-`{0..9}` in a name stands for ten names. A content is a text, a photograph by its number, a value in
-JSON (rows in .jsonl, .csv and .parquet), or, as a mapping of one key:
+`{0..9}` in a name stands for ten names; a name that ends in a slash is that of an empty folder. A
+content is a text, a photograph by its number, a value in JSON (rows in .jsonl, .csv and .parquet),
+or, as a mapping of one key:
 
     members   of a tar: contents by names, or names alone
     rows, chats, captions   of images, by the names that they give
@@ -103,7 +104,10 @@ class RawFiles(NamedTuple):
 
     def write(self, folder, files):
         for name, value in by_name(files).items():
-            self.write_file(folder / name, self.made(value))
+            if name.endswith("/"):
+                (folder / name).mkdir(parents=True)
+            else:
+                self.write_file(folder / name, self.made(value))
         return folder
 
     def write_file(self, path, value):

@@ -244,10 +244,20 @@ def _own_cache_folder(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def full_disk(monkeypatch):
+def free_space(monkeypatch):
+    """Sets how much of every disk is free."""
+    usage = shutil.disk_usage("/")
+
+    def set_free(size):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=size))
+
+    return set_free
+
+
+@pytest.fixture
+def full_disk(free_space):
     """Every disk has 10 KB free."""
-    usage = shutil.disk_usage("/")._replace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    free_space(10_000)
 
 
 @pytest.fixture

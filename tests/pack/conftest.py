@@ -8,6 +8,7 @@ import pytest
 from datapipe import pack_dataset
 
 from .coco_files import write_coco
+from .raw_files import RawFiles
 
 
 @pytest.fixture
@@ -32,6 +33,12 @@ def put(jpeg):
         return folder
 
     return write
+
+
+@pytest.fixture
+def raw_files(jpeg, encode, make_tar):
+    """Writes the files that a table states."""
+    return RawFiles(jpeg, encode, make_tar)
 
 
 @pytest.fixture

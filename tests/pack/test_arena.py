@@ -40,7 +40,8 @@ def test_kept_samples_follow_each_other_and_discarded_ones_leave_no_trace(sample
                 arena.put(b"x" * 1000)
                 view = arena.replace(content)
             else:
-                view = arena.read(InlineBlob(content, name))
+                view = arena.read(blob := InlineBlob(content, name))
+                assert blob.read() == content  # as readers of texts take it
             assert bytes(view) == content
             assert arena.close_member(name, size) % 512 == 0
             if fate != "discard":

@@ -24,35 +24,6 @@ def notes(raw, out, **options):
     return report, list(report.notes)
 
 
-def test_other_files_are_said_by_what_they_are(raw, tmp_path, put):
-    for number in range(10, 20):
-        (raw / "images" / f"{number}.jpg").unlink()
-    others = ("README.md", "images/3.txt", "later/b.jsonl", "film.mp4", "x.zip", "y.unknown")
-    put(raw, dict.fromkeys((*others, "llava.json.md5", ".hidden"), "A cat"))
-    _, said = notes(raw, tmp_path / "out", format="llava")
-    assert sorted(said) == [
-        "left out: 1 file, archives, which were not looked into (x.zip)",
-        "left out: 1 file, files of records that were not taken (later/b.jsonl)",
-        "left out: 1 file, of no known kind (y.unknown)",
-        "left out: 1 file, texts that the format llava does not read (images/3.txt)",
-        "left out: 1 file, video, which is not packed (film.mp4)",
-        "left out: 2 files, no data (README.md, llava.json.md5)",
-    ]
-
-
-def test_files_outside_of_tars_are_said(tmp_path, make_tar, jpeg, put):
-    images = {f"{number:03d}.jpg": jpeg(number) for number in range(100)}
-    texts = {f"{number:03d}.txt": b"a" for number in range(100)}
-    make_tar(tmp_path / "raw" / "0.tar", sorted((images | texts).items()))
-    raw = put(tmp_path / "raw", {"preview.jpg": 0, "LICENSE": "MIT"})
-    report, said = notes(raw, tmp_path / "out")
-    assert (report.samples, report.rejected) == (100, 0)
-    assert sorted(said) == [
-        "left out: 1 file, images outside of tars (preview.jpg)",
-        "left out: 1 file, no data (LICENSE)",
-    ]
-
-
 def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path, contents):
     pack_dataset(raw, tmp_path / "one")
     (raw / "README.md").write_text("Photographs")
@@ -128,14 +99,6 @@ def test_the_index_of_tars_is_passed_over(tmp_path, make_tar, put, jpeg, rejects
     assert rejected == (["0.tar", "below/1.tar"] if loose else [])
 
 
-def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg, put):
-    make_tar(tmp_path / "raw" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
-    names = ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet")
-    raw = put(tmp_path / "raw", dict.fromkeys(names, "{}"))
-    report, _ = notes(raw, tmp_path / "out", format="webdataset")
-    assert report.left_out == 4
-
-
 # --- links that lead out of the folder and back ---------------------------------------------------
 
 
@@ -155,3 +118,12 @@ def test_of_very_many_files_the_first_are_compared(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(unused_files, "MOST_FILES", 12)
     _, said = notes(raw, tmp_path / "out")
     assert said[0].startswith("only the first 12 files of ")
+
+
+def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put):
+    for number in range(4):
+        images = {f"images/{number}.jpg": number, f"more/1{number}.jpg": number}
+        texts = dict.fromkeys((f"texts/{number}.txt", f"texts/1{number}.txt"), "words")
+        put(tmp_path / "raw", images | texts)
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.teaching.with_text) == (8, 8)

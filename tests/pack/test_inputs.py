@@ -1,6 +1,5 @@
 """Raw data that an output belongs to, odd data included."""
 
-import json
 import shutil
 import tarfile
 
@@ -29,20 +28,6 @@ def test_an_edited_record_is_noticed_when_a_pack_is_run_again(tmp_path, make_lla
     make_llava(tmp_path / "raw", [llava("How many?", "Two.")])
     with pytest.raises(PackError, match="1 inputs then, now others"):
         pack_dataset(raw, tmp_path / "out")
-
-
-def test_numbers_that_json_does_not_have_become_null(tmp_path, make_llava, members):
-    record = llava("Hello", scores=[1.5, float("nan"), {"deep": float("-inf")}])
-    pack_dataset(make_llava(tmp_path / "raw", [record]), tmp_path / "out")
-    (packed,) = members(tmp_path / "out").values()
-    assert b"NaN" not in packed["json"]
-    assert json.loads(packed["json"])["scores"] == [1.5, None, {"deep": None}]
-
-
-def test_an_option_that_a_format_does_not_know_is_refused(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 2)
-    with pytest.raises(PackError, match="--image-root does not apply to the format folder"):
-        pack_dataset(raw, tmp_path / "out", image_root=tmp_path)
 
 
 def test_linked_folders_are_followed_and_circular_links_rejected(tmp_path, make_folder, rejects):

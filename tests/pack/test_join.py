@@ -1,7 +1,6 @@
 """Two tables that `--join` packs as one: images in one, texts in the other."""
 
 import base64
-import json
 
 import pytest
 from typer.testing import CliRunner
@@ -44,26 +43,6 @@ def pack(tmp_path, members):
     return pack
 
 
-def test_samples_come_in_the_order_of_the_texts_and_share_images(raw, pack, jpeg):
-    report, found = pack(raw)
-    assert found == [(jpeg(2), "A dog."), (jpeg(0), "A cat."), (jpeg(2), "Asleep.")]
-    assert (report.inputs, report.samples, report.rejected) == (3, 3, 0)
-    # Images without a text are counted, and their file is not left over.
-    assert [note for note in report.notes if note.startswith("left out")] == [
-        "left out: 1 row of images whose `image_id` no text has (i1)"
-    ]
-
-
-def test_texts_without_an_image_are_rejects_by_name(raw, pack, tmp_path, rejects):
-    write(raw / "captions.csv", texts([*TEXTS, ("i9", "A boat."), ("", "Nothing.")]))
-    report, _ = pack(raw)
-    assert (report.inputs, report.samples, report.rejected) == (5, 3, 2)
-    assert [(line["source"], line["reason"]) for line in rejects(tmp_path / "out")] == [
-        ("captions.csv#3", "no image has the `image_id` i9"),
-        ("captions.csv#4", "`image_id` is missing, or is neither integer nor text"),
-    ]
-
-
 @pytest.mark.parametrize("of_texts", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
 @pytest.mark.parametrize("of_images", ["bytes.parquet", "base64.jsonl", "base64.json", "names.csv"])
 def test_tables_of_every_format_are_joined(tmp_path, put, pack, jpeg, of_images, of_texts):
@@ -78,41 +57,6 @@ def test_tables_of_every_format_are_joined(tmp_path, put, pack, jpeg, of_images,
     write(raw / of_images, [{"image_id": n, "image": cell} for n, cell in enumerate(cells)])
     write(raw / of_texts, texts([(2, "A dog."), (0, "A cat.")]))
     assert pack(raw)[1] == [(jpeg(2), "A dog."), (jpeg(0), "A cat.")]
-
-
-def test_conversations_are_joined_too_and_keep_their_own_fields(raw, packed_records, jpeg):
-    (raw / "captions.csv").unlink()
-    row = llava("<image>\nWho?", "A cat.", image_id="i1", image="coco/1.jpg", score=3)
-    write(raw / "chat.json", [row])
-    ((record, members),) = packed_records(raw, join="image_id")
-    assert (record["score"], record["messages"]) == (3, row["conversations"])
-    assert members == {"jpg": jpeg(1)}
-
-
-def test_an_image_twice_counts_once_if_it_is_the_same(raw, images, pack, jpeg):
-    write(raw / "images.parquet", [*images, images[2]])
-    assert pack(raw)[1][0] == (jpeg(2), "A dog.")
-
-
-def test_an_id_of_two_images_rejects_its_texts_and_names_both(raw, images, pack, tmp_path, rejects):
-    write(raw / "images.parquet", [*images, images[1] | {"image_id": "i2"}])
-    report, _ = pack(raw)
-    assert (report.samples, report.rejected) == (1, 2)
-    assert rejects(tmp_path / "out")[0]["reason"] == (
-        "images.parquet#2 and images.parquet#3 have the same `image_id` i2, and different images"
-    )
-
-
-def test_rows_of_images_that_cannot_be_read_are_rejects(raw, pack, jpeg, tmp_path, rejects):
-    (raw / "images.parquet").unlink()
-    image = base64.b64encode(jpeg(0)).decode()
-    good = json.dumps({"image_id": "i0", "image": image})
-    (raw / "images.jsonl").write_text(f'{good}\n{{"image_id": \n{json.dumps({"image": image})}\n')
-    write(raw / "captions.csv", texts([("i0", "A cat.")]))
-    report, _ = pack(raw)
-    assert (report.inputs, report.samples) == (3, 1)
-    sources = [line["source"] for line in rejects(tmp_path / "out")]
-    assert sources == ["images.jsonl:2", "images.jsonl#2"]
 
 
 def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, contents):
@@ -131,32 +75,6 @@ def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path, monkeypatch
     report = pack_dataset(raw, dry_run=True, join="image_id")
     assert (report.samples, report.rejected) == (3, 0)
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-def test_include_chooses_the_texts(raw, pack, jpeg):
-    write(raw / "val.csv", texts([("i1", "A boat.")]))
-    with pytest.raises(PackError, match=r"--include 'val\.csv'"):
-        pack(raw)
-    assert pack(raw, include="val.csv")[1] == [(jpeg(1), "A boat.")]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"join": "nope"}, "no file of images here has the column 'nope' .*captions.csv: 'image_i"),
-        ({"join": "nope=image_id"}, "no file of texts here has the column 'nope'"),
-        ({"join": "="}, "'=' is neither a column such as image_id nor two"),
-        ({"format": "folder"}, "--join does not apply to the format folder"),
-    ],
-)
-def test_columns_that_are_not_there_and_other_formats_are_refused(raw, pack, options, says):
-    with pytest.raises(PackError, match=says):
-        pack(raw, **options)
-
-
-def test_a_single_file_is_refused(raw, pack):
-    with pytest.raises(PackError, match="give their folder"):
-        pack(raw / "captions.csv")
 
 
 def test_the_command_joins_as_the_refusal_says(raw, tmp_path, members):

@@ -1,4 +1,4 @@
-"""Labels as texts: columns of classes, and folders of classes."""
+"""Labels as texts: columns of classes."""
 
 import json
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import PackError, pack_dataset
+from datapipe import pack_dataset
 
 NAMES = ["cat", "dog"]
 
@@ -33,18 +33,6 @@ def table(raw, jpeg):
         if metadata is not None:
             data = data.replace_schema_metadata({"huggingface": metadata})
         pq.write_table(data, raw / "data.parquet")
-
-    return write
-
-
-@pytest.fixture
-def classes(raw, put):
-    """Write an image below each folder, with a JSON beside it if one is given."""
-
-    def write(*folders, beside=None):
-        files = {"0.jpg": 0} | ({} if beside is None else {"0.json": beside})
-        for folder in folders:
-            put(raw / folder, files)
 
     return write
 
@@ -108,65 +96,3 @@ def test_a_number_without_a_name_is_a_reject(table, packed, rejects, tmp_path):
 def test_metadata_that_is_broken_is_none(table, packed, metadata):
     table([0], metadata=metadata)
     assert texts(packed(map="caption=label")[1]) == ["0"]
-
-
-# --- folders ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("folders", "beside"),
-    [
-        (["train", "val"], None),
-        (["images"], None),
-        (["cat"], None),
-        (["cat", "dog"], {"caption": "A pet"}),
-    ],
-)
-def test_other_folders_are_not_taken_for_classes(classes, packed, folders, beside):
-    classes(*folders, beside=beside)
-    report, _ = packed()
-    assert not any("{folder}" in note for note in report.notes)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [("{folder}", "{}"), ("folder", "{}"), ("A {folder} in {stem}.", "A {} in 0.")],
-)
-def test_class_folders_name_the_map_that_takes_their_names(classes, packed, given, said):
-    classes("train/cat", "train/dog", "val/cat")
-    report, samples = packed()
-    assert texts(samples) == [None] * 3
-    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
-    assert f"{advice} (cat, dog)" in report.notes
-    _, samples = packed("mapped", map=f"caption={given}")
-    assert texts(samples) == [said.format(name) for name in ("cat", "dog", "cat")]
-    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 3
-
-
-def test_a_map_has_the_folder_beside_the_fields_of_json_which_go_before_it(classes, packed):
-    classes("cat", "dog", beside={"color": "red", "stem": "pet"})
-    report, (sample, _) = packed(map="user='What is it?',assistant=A {color} {folder} {stem}.")
-    assert report.shown[0].turns == (
-        ("user", "<image>\nWhat is it?", False),
-        ("assistant", "A red cat pet.", True),
-    )
-    assert json.loads(sample["json"]).keys() == {"color", "stem", "messages"}
-
-
-def test_a_map_takes_the_folders_of_members_of_a_tar(raw, make_tar, jpeg, packed):
-    make_tar(raw / "0.tar", [("cat/0.jpg", jpeg(0)), ("dog/0.jpg", jpeg(1))])
-    assert texts(packed(map="caption={folder}")[1]) == ["cat", "dog"]
-
-
-def test_a_field_that_neither_json_nor_path_has_is_refused(classes, packed):
-    classes("cat", "dog")
-    with pytest.raises(PackError, match="the sample has no JSON object, whose fields --map names"):
-        packed(map="caption={foldr}")
-
-
-def test_a_template_in_quotes_is_refused_with_the_one_that_is_meant(classes, packed):
-    classes("cat", "dog")
-    with pytest.raises(PackError, match=r"leave the inner quotes out: A \{folder\}") as caught:
-        packed(map="caption='A {folder}'")
-    meant = str(caught.value).rpartition("out: ")[2]
-    assert texts(packed(map=f"caption={meant}")[1]) == ["A cat", "A dog"]

@@ -33,18 +33,8 @@ def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
 
 @pytest.mark.parametrize(
     ("names", "listed"),
-    [
-        ("data/train-00000-of-00001.parquet data/test-00000-of-00001.parquet",
-         ["data/test-[*]-of-00001[*].parquet' +3 records in 1 file",
-          "data/train-[*]-of-00001[*].parquet' +3 records in 1 file"]),
-        ("one/0.parquet two(b)/0.parquet two(b)/1.parquet",
-         ["one/[*].parquet", r"two\(b\)/[*].parquet' +6 records in 2 files"]),
-        ("train.parquet test.parquet", ["test.parquet", "train.parquet"]),
-        ("train-00000-of-00001.parquet train-00000-of-00002.parquet",
-         ["train-[*]-of-00001", "train-[*]-of-00002"]),
-        ("a.parquet a.jsonl", ["a.jsonl' +3 records in 1 file", "a.parquet' +3 records in 1 file"]),
-    ],
-)  # fmt: skip
+    [(names, listed) for names, *listed in cases("datasets that are listed by patterns")],
+)
 def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
     for name in names.split():
         write(tmp_path / name, ROWS)

@@ -1,15 +1,11 @@
 """Records that need more than text and images: refused by name, never packed as text alone."""
 
-import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from datapipe import pack_dataset
-from datapipe.errors import DecodeError, PackError
+from datapipe.errors import DecodeError
 from datapipe.text.conversation import conversation
 
 from .chats import llava, question, text
@@ -66,41 +62,6 @@ def test_an_image_part_of_xtuner_and_its_mark_in_the_text_are_one_image(reasons_
         assert conversation(record, images=images)[0].text == expected
 
 
-def test_sound_in_a_column_of_bytes_is_rejected(tmp_path, rejects):
-    row = {"question": "What is it?", "answer": "A dog.", "sound": b"RIFF"}
-    pq.write_table(pa.Table.from_pylist([row, row | {"sound": None}]), tmp_path / "data.parquet")
-    pack_dataset(tmp_path / "data.parquet", tmp_path / "out", max_rejects="100%")
-    (line,) = rejects(tmp_path / "out")
-    assert line["reason"] == "record has `sound`; only text and images are supported"
-
-
-def test_json_in_tars_is_held_to_the_same_rule(tmp_path, make_tar, jpeg, rejects):
-    heard = question([{"type": "input_audio", "input_audio": {"data": "UklG"}}, text("What?")])
-    marked = {"text": "A dog barks <sound>.", "sound": "a.wav"}
-    members = [(f"{n}.json", json.dumps(r).encode()) for n, r in enumerate((heard, marked))]
-    make_tar(tmp_path / "raw" / "0.tar", [*members, ("c.jpg", jpeg(2)), ("2.txt", b"a cat")])
-    pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects="100%")
-    said = [line["reason"] for line in rejects(tmp_path / "out")]
-    assert ["(input_audio)" in said[0], "<sound> for what `sound`" in said[1]] == [True, True]
-
-
 def test_a_part_of_sound_is_named_in_a_conversation_that_a_loader_reads():
     with pytest.raises(DecodeError, match=r"turn 1 has a part \(audio\)"):
         conversation(question([{"type": "audio", "audio": "a.wav"}, text("What?")]))
-
-
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        ({"caption": "A dog barks."}, "pack the text alone with --image-column ''"),
-        ({"question": "What is it?", "answer": "A dog."}, "to pack the text alone, remove it"),
-    ],
-)
-def test_a_table_of_sound_says_what_would_pack(tmp_path, text, remedy):
-    path = tmp_path / "data.jsonl"
-    path.write_text(json.dumps(text | {"sound": "a.wav"}))
-    with pytest.raises(PackError) as caught:
-        pack_dataset(path, tmp_path / "out")
-    assert str(caught.value).endswith(
-        f"the column 'sound' names videos or sound, and only text and images are packed; {remedy}"
-    )

@@ -1,6 +1,5 @@
 """Data that no reader takes: the cause alone, and how to convert it."""
 
-import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +7,8 @@ import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import PackError
+
+from .raw_files import read_table
 
 
 def said(raw, tmp_path):
@@ -48,56 +49,23 @@ def test_of_one_image_the_folder_is_asked_for(tmp_path, put):
     pack_dataset(tmp_path / "one", tmp_path / "out")
 
 
-LMDB = bytes(16) + b"\xde\xc0\xef\xbe"
-RECORD = struct.pack("<QI", 5, 1) + b"hello" + bytes(4)
-MDS = {
-    "version": 2,
-    "shards": [
-        {"format": "mds", "column_names": ["id", "pixels", "words"],
-         "column_encodings": ["int", "jpeg", "str"], "raw_data": {"basename": "shard.00000.mds"}}
-    ],
-}  # fmt: skip
-LITDATA = {"chunks": [{"filename": "chunk-0-0.bin"}], "config": {"data_format": ["jpeg", "str"]}}
+STORES = read_table("other_stores.yaml")
 
 
-@pytest.mark.parametrize(
-    ("files", "what", "lines"),
-    [
-        ({"a.tfrecord": RECORD, "b.tfrecord": RECORD}, "TFRecords", ["/*.tfrec*'))"]),
-        ({"train-00000-of-00001": RECORD}, "TFRecords", ["train-00000-of-00001'"]),
-        ({"a.tfrecord.gz": b"\x1f\x8b"}, "TFRecords", ['"GZIP")']),
-        ({"data.mdb": LMDB, "lock.mdb": bytes(8192)}, "LMDB databases",
-         ["lmdb.open('", "readonly=True, lock=False)"]),
-        ({"a.lmdb": LMDB}, "LMDB databases", ["subdir=False"]),
-        ({"index.json": MDS, "shard.00000.mds": b"\2\0\0\0"},
-         "shards of MosaicML Streaming (MDS)",
-         ["LocalDataset('", "sample['pixels'].save(", "sample['words'], "]),
-        ({"train/shard.00000.mds.zstd": b"x"}, "shards of MosaicML Streaming (MDS)", ["/train')"]),
-        ({"data.h5": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["h5py.File('", "/data.h5')"]),
-        ({"data.mat": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["/data.mat')"]),
-        ({"index.json": LITDATA, "chunk-0-0.bin": b"x"}, "chunks of LitData",
-         ["StreamingDataset('"]),
-        ({"data-00000-of-00001.arrow": b"x", "state.json": b"{}", "dataset_info.json": b"{}"},
-         "Arrow files of `save_to_disk`", ["load_from_disk('", 'to_parquet("raw/data.parquet")']),
-        ({"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b"x"},
-         "Arrow files of `save_to_disk`", [".items():", 'to_parquet(f"raw/{name}.parquet")']),
-    ],
-)  # fmt: skip
-def test_files_of_other_libraries_are_named_with_a_way_to_convert_them(
-    tmp_path, put, files, what, lines
-):
-    message = said(put(tmp_path / "raw", {"README.md": "x", **files}), tmp_path)
-    assert f"raw holds {what}, which are not read. Convert them first:\n" in message
+@pytest.mark.parametrize("store", STORES, ids=lambda store: next(iter(store["files"])))
+def test_files_of_other_libraries_are_named_with_a_way_to_convert_them(tmp_path, raw_files, store):
+    raw = raw_files.write(tmp_path / "raw", {"README.md": "x", **store["files"]})
+    message = said(raw, tmp_path)
+    assert f"raw holds {store['holds']}, which are not read. Convert them first:\n" in message
     assert message.endswith("Then pack the folder `raw`.")
-    for line in lines:
-        assert line in code(message)
+    assert [line for line in store["lines"] if line not in code(message)] == []
 
 
 @pytest.mark.parametrize("name", ["data.h5", "index.json", "data.mdb"])
-def test_a_file_of_another_library_is_named_too(tmp_path, put, name):
-    files = {"data.h5": b"\x89HDF\r\n\x1a\n", "index.json": MDS, "data.mdb": LMDB}
-    path = put(tmp_path / "raw", {name: files[name]}) / name
-    assert "Convert them first" in said(path, tmp_path)
+def test_a_file_of_another_library_is_named_too(tmp_path, raw_files, name):
+    files = next(store["files"] for store in STORES if name in store["files"])
+    raw = raw_files.write(tmp_path / "raw", {name: files[name]})
+    assert "Convert them first" in said(raw / name, tmp_path)
 
 
 @pytest.mark.parametrize("files", [False, True])

@@ -106,24 +106,6 @@ def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_pa
     assert [sample.caption for sample in samples] == ["A dog"] * 3
 
 
-def test_many_files_of_one_record_are_named_by_their_folder(images):
-    for number in range(5):
-        path = images / "questions" / f"q{number}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"image": "0.jpg", "question": "What?", "answer": "A dog"}))
-    with pytest.raises(PackError, match=r"with a pattern such as 'questions/\*.json'"):
-        list(read_all(choose_reader(images, "table"), images, ReadOptions()))
-    options = ReadOptions(include="questions/*.json")
-    assert len(list(read_all(choose_reader(images, "table"), images, options))) == 5
-
-
-def test_parquet_inside_gzip_is_to_be_unpacked(tmp_path):
-    path = tmp_path / "part.parquet.gz"
-    path.write_bytes(b"\x1f\x8b" + bytes(20))
-    with pytest.raises(PackError, match="gunzip"):
-        list(read_all(choose_reader(path), path, ReadOptions()))
-
-
 def test_parquet_that_is_merely_called_gz_is_read(tmp_path, jpeg):
     path = tmp_path / "part.parquet.gz"
     pq.write_table(pa.Table.from_pylist([{"jpg": jpeg(0), "txt": "A"}]), path, compression="gzip")

@@ -17,30 +17,6 @@ def index_of(out):
 # --- folder -----------------------------------------------------------------------------------
 
 
-def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, encode, put):
-    names = ("a.jpg", "b.JPEG", "c.jpg", "deep/d.jpg", "deep/er/e.jpg")
-    files = dict.fromkeys(names, 1) | {
-        "f.png": encode(kind="PNG"),
-        "a.txt": b"\xef\xbb\xbfa caption",
-        "b.caption": "of b",
-        "c.json": {"caption": "of c", "url": "http://c", "n": [1, {"k": None}]},
-        "deep/d.txt": "text of d",
-        "deep/d.caption": "caption of d",
-        "deep/d.json": {"score": 0.5},
-        ".hidden.jpg": "of a file manager",
-    }
-    raw = put(tmp_path / "raw", files)
-    a, b, c, f, d, e = packed(raw)
-    assert a == {"jpg": jpeg(1), "txt": b"a caption"}
-    assert b == {"jpg": jpeg(1), "txt": b"of b"}
-    assert c == {"jpg": jpeg(1), "json": (raw / "c.json").read_bytes()}
-    assert f == {"png": encode(kind="PNG")}
-    assert d.keys() == {"jpg", "txt", "caption", "json"}
-    assert (d["txt"], d["caption"]) == (b"text of d", b"caption of d")
-    assert e == {"jpg": jpeg(1)}
-    assert [row["text_bytes"] for row in index_of(tmp_path / "out")] == [9, 4, 4, 0, 9, 0]
-
-
 def test_file_names_of_any_kind_get_plain_keys(tmp_path, raw, packed, members, jpeg, rejects):
     names = [b"a b.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"many.dots.in.name.jpg"]
     for name in names:
@@ -66,39 +42,6 @@ def test_a_pattern_may_have_bytes_that_are_not_utf_8(tmp_path, raw, jpeg):
 
 
 # --- webdataset -------------------------------------------------------------------------------
-
-
-def test_tars_with_any_naming_are_repacked(tmp_path, make_tar, packed, jpeg, encode):
-    members = {
-        "dir a/Ü 1.JPG": jpeg(0),
-        "dir a/Ü 1.TXT": "größe".encode(),
-        "dir a/Ü 1.seg.png": encode(kind="PNG"),
-        "b.left eye.jpeg": jpeg(1),
-        "b.cls": b"7",
-        "b.json": b'{"caption": "of b"}',
-        "b.Emb.npy": b"\x93NUMPY",
-        "c.jpg": jpeg(2),
-        "dir a/Ü 1.cls": b"3",
-    }
-    first, second, third = packed(make_tar(tmp_path / "x.tar", members.items()))
-    assert first == {
-        "jpg": jpeg(0), "txt": "größe".encode(), "seg.png": encode(kind="PNG"), "cls": b"3"
-    }  # fmt: skip
-    others = {"cls": b"7", "json": b'{"caption": "of b"}', "emb.npy": b"\x93NUMPY"}
-    assert second == {"left_eye.jpg": jpeg(1), **others}
-    assert third == {"jpg": jpeg(2)}
-    rows = index_of(tmp_path / "out")
-    assert [row["source"] for row in rows] == ["x.tar:dir a/Ü 1", "x.tar:b", "x.tar:c"]
-    assert [row["text_bytes"] for row in rows] == [7, 4, 0]
-
-
-def test_members_that_would_share_a_name_are_all_kept(tmp_path, make_tar, packed, jpeg):
-    names = ["a.jpg", "a.JPG", "a.jpeg", "a.txt", "a.text", "a.json", "a.JSON"]
-    data = {name: jpeg(i) if "j" in name.lower()[:4] else b"%d" % i for i, name in enumerate(names)}
-    data |= {"a.json": b"{}", "a.JSON": b"[]"}
-    (sample,) = packed(make_tar(tmp_path / "x.tar", data.items()))
-    assert sorted(sample.values()) == sorted(data.values())
-    assert sample.keys() == {"jpg", "1.jpg", "2.jpg", "txt", "text", "json", "1.json"}
 
 
 def test_a_key_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg, members):

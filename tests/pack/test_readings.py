@@ -1,60 +1,23 @@
 """Choice of a reading of raw data: its format, or a refusal that says what could be meant."""
 
-import json
-import re
-from pathlib import Path
-
 import pytest
-import yaml
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
 
 from .chats import turns
+from .raw_files import read_table
 from .reading import choose_reader
 from .record_files import write
 
-CASES = yaml.safe_load(Path(__file__).with_name("recognition.yaml").read_text("utf-8"))
+CASES = read_table("recognition.yaml")
 assert all(case.keys() <= {"case", "files", "options", "give", "is", "says"} for case in CASES)
 
 
-def names_of(pattern):
-    """Names of a pattern such as `{00..99}.jpg`."""
-    found = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
-    if not found:
-        return [pattern]
-    numbers = range(int(found[1]), int(found[2]) + 1)
-    width = len(found[1])
-    return [pattern.replace(found[0], f"{number:0{width}d}") for number in numbers]
-
-
-def fill(path, content, make_tar):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    match content:
-        case str():
-            path.write_text(content)
-        case {"latin-1": text}:
-            path.write_text(text, "latin-1")
-        case {"members": pattern}:
-            make_tar(path, [(name, b"x") for name in names_of(pattern)])
-        case {"rows": pattern}:
-            write(path, [{"file_name": name, "text": "a caption"} for name in names_of(pattern)])
-        case {"chats": pattern}:
-            said = turns("<image>What?", "A cat")
-            write(path, [{"image": name, "conversations": said} for name in names_of(pattern)])
-        case {"captions": pattern}:
-            path.write_text(json.dumps(dict.fromkeys(names_of(pattern), "A cat")))
-        case _:
-            write(path, content)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
-def test_raw_data_is_taken_for_what_it_is_or_asked_about(tmp_path, make_tar, monkeypatch, case):
+def test_raw_data_is_taken_for_what_it_is_or_asked_about(tmp_path, raw_files, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
-    for pattern, content in case["files"].items():
-        for name in names_of(pattern):
-            fill(tmp_path / name, content, make_tar)
-    given = tmp_path / case.get("give", "")
+    given = raw_files.write(tmp_path, case["files"]) / case.get("give", "")
     options = dict(case.get("options", {}))
     name = options.pop("format", None)
     if "is" in case:

@@ -40,15 +40,6 @@ def test_extensions_in_capitals_and_small_letters_are_the_same(tmp_path, put, li
     assert (line["reason"], line["file"]) == ("file is missing", "lost.jpg")
 
 
-def test_captions_by_file_name_find_their_images_too(tmp_path, put):
-    said = {"split": "train", "sentences": [{"raw": "A cat"}]}
-    images = [{"filename": f"{number}.jpg"} | said for number in range(2)]
-    files = {"photos/0.JPG": 0, "photos/1.JPG": 1, "dataset.json": {"images": images}}
-    put(tmp_path / "raw", files)
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    assert (report.samples, report.rejected, report.left_out) == (2, 0, 0)
-
-
 def test_the_exact_name_goes_first(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"small")
     (tmp_path / "a.JPG").write_bytes(b"large")

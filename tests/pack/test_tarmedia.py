@@ -10,6 +10,8 @@ import pytest
 import datapipe
 from datapipe.errors import IndexMismatch
 
+from .cases import values
+
 MEDIA = {
     "mp4": (b"\0\0\0\x18ftypisom" + bytes(50), "a video"),
     "webm": (b"\x1aE\xdf\xa3" + bytes(60), "a video"),
@@ -146,14 +148,6 @@ def test_an_image_under_another_name_is_an_image(tmp_path, tar, jpeg, ext):
         assert before["text"] == after["text"]
 
 
-def test_images_under_other_names_come_in_the_order_of_their_numbers(tmp_path, tar, jpeg, members):
-    tar(**{"1.img": lambda n: jpeg(n + 1), "0.img": jpeg, "txt": words})
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    assert report.notes == ()
-    first = next(iter(members(tmp_path / "out").values()))
-    assert list(first.values())[:2] == [jpeg(0), jpeg(1)]
-
-
 @pytest.mark.parametrize(("ext", "format"), [("tga", "TGA"), ("ico", "ICO"), ("psd", "PSD")])
 def test_what_only_packing_reads_is_refused_where_it_is(tmp_path, tar, encode, crop, ext, format):
     image = encode(crop(size=(32, 32)), format) if ext != "psd" else b"8BPS" + bytes(60)
@@ -165,16 +159,7 @@ def test_what_only_packing_reads_is_refused_where_it_is(tmp_path, tar, encode, c
         assert (report.samples, report.images) == (3, 3)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"image": "cats/1.jpg", "caption": "a cat"},
-        {"images": ["a", "b"], "text": "a cat"},
-        {"image": {"path": "1.jpg", "bytes": None}, "text": "a cat"},
-        {"file_name": "1.PNG", "text": "a cat"},
-        {"img_path": "https://host/1", "text": "a cat"},
-    ],
-)
+@pytest.mark.parametrize("record", values("JSON of an image that is not there"), ids=str)
 def test_a_text_whose_image_is_not_there_is_a_reject(tmp_path, tar, record):
     tar(json=json.dumps(record).encode())
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", dry_run=True, **FULL)
@@ -185,20 +170,7 @@ def test_a_text_whose_image_is_not_there_is_a_reject(tmp_path, tar, record):
         datapipe.index_shards(tmp_path / "raw")
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"url": "https://host/1.jpg", "caption": "a cat"},
-        {"image": None, "text": "a cat"},
-        {"image": "", "images": [], "text": "a cat"},
-        {"image": {"bytes": None, "path": None}, "text": "a cat"},
-        {"image": {}, "text": "a cat"},
-        {"image": "None", "text": "a cat"},
-        {"images": ["N/A"], "img": "null", "text": "a cat"},
-        {"image": "a photograph of a cat", "text": "a cat"},
-        {"file": "notes.txt", "text": "a cat"},
-    ],
-)
+@pytest.mark.parametrize("record", values("JSON that names no image"), ids=str)
 def test_a_text_that_names_no_image_is_packed(tmp_path, tar, record):
     tar(json=json.dumps(record).encode())
     assert datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1).samples == 3
@@ -239,15 +211,6 @@ def test_images_beside_the_main_one_are_named_with_what_leaves_them_out(
     assert datapipe.index_shards(tmp_path / "raw", force=True, ignore=f"*.{ext}").images == 3
 
 
-@pytest.mark.parametrize(
-    "exts", [["jpg", "1.jpg", "2.jpg"], ["0.jpg", "1.png"], ["a_1.jpg", "a_2.jpg"]]
-)
-def test_images_that_are_numbered_alike_are_inputs_without_a_word(tmp_path, tar, jpeg, exts):
-    tar(**dict.fromkeys(exts, jpeg), txt=words)
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    assert (report.images, report.notes) == (3 * len(exts), ())
-
-
 def test_a_few_samples_that_cannot_be_loaded_leave_the_others(tmp_path, make_tar, jpeg, caplog):
     good = [m for n in range(4) for m in ((f"{n}.jpg", jpeg(n)), (f"{n}.txt", words(n)))]
     bad = [("4.mp4", MEDIA["mp4"][0]), ("4.txt", b"a video of a cat"), ("5.cls", b"1")]
@@ -275,25 +238,3 @@ def test_img2datasets_files_are_told_by_their_content_too(tmp_path, jpeg):
     assert any("3 members `mp3`, sound" in note for note in report.notes)
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "new", workers=1, ignore="*.mp3")
     assert any("3 files, which --ignore '*.mp3' names" in note for note in report.notes)
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ({"txt": b"a caption"}, "another text in the JSON beside their caption"),
-        ({"x.txt": b"x"}, "a text `x.txt` beside that of their JSON"),
-    ],
-)
-def test_a_text_beside_a_conversation_is_counted(tmp_path, tar, jpeg, texts, said):
-    turns = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A cat."}]
-    tar(jpg=jpeg, json=json.dumps({"messages": turns}).encode(), **texts)
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    assert report.notes == ()
-    assert report.teaching.warnings() == [f"3 of 3 samples have {said}, which is not learnt"]
-
-
-def test_captions_behind_the_first_are_counted(tmp_path, tar, jpeg):
-    tar(jpg=jpeg, json=b'{"captions": ["a cat", "a dog"]}')
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    (warning,) = report.teaching.warnings()
-    assert warning.startswith("3 of 3 samples have further captions in `captions` behind the first")

@@ -1,6 +1,5 @@
 """Training's view of a pack: counts of a report, its warnings, and samples written out."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,16 +32,6 @@ def test_a_report_counts_what_is_learnt(lines, tmp_path):
     assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
 
 
-def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(lines, tmp_path):
-    path = lines({"image": "a.jpg", "kind": "cat", "box": [1, 2]})
-    report = pack_dataset(path, tmp_path / "out")
-    assert report.teaching.without_text == 1
-    (warning,) = report.teaching.warnings()
-    assert "1 of 1 samples (100%) have images and no text" in warning
-    fields = ("kind", "box", "image")
-    assert [f"`{field}`" in warning for field in fields] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     ("caption", "said"),
     [
@@ -61,11 +50,6 @@ def test_markup_in_captions_is_warned_of(lines, caption, said):
     warnings = report.teaching.warnings()
     assert len(warnings) == bool(said)
     assert all(w.startswith("1 of 1 captions have ") and said in w for w in warnings)
-
-
-def test_markup_in_a_conversation_is_an_answer(lines):
-    turns = (("user", "Write HTML."), ("assistant", "<table><tr><td>1</td></tr></table>"))
-    assert pack_dataset(lines(chat(*turns)), dry_run=True).teaching.warnings() == []
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -115,25 +99,6 @@ def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, put, given
     )
 
 
-def test_what_a_loader_would_refuse_is_a_reject(tmp_path, put, rejects):
-    texts = {"a.txt": "A <image> and <image>.", "b.txt": "A cat.", "c.txt": "A cat."}
-    put(tmp_path / "raw", texts | {f"{stem}.jpg": 0 for stem in "abc"})
-    assert pack_dataset(tmp_path / "raw", tmp_path / "out").samples == 2
-    (line,) = rejects(tmp_path / "out")
-    assert line["source"] == "a.jpg"
-    assert "2 <image> and the sample 1 images" in line["reason"]
-
-
-def test_a_sidecar_of_turns_is_a_conversation_and_other_lists_are_rejects(tmp_path, put, rejects):
-    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
-    records = [{"image": "b.jpg", "conversations": turns}]
-    put(tmp_path / "raw", {"a.jpg": 0, "b.jpg": 0, "a.json": turns, "b.json": records})
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=1)
-    assert (report.samples, report.teaching.with_labels) == (1, 1)
-    (line,) = rejects(tmp_path / "out")
-    assert "list of records" in line["reason"]
-
-
 def test_a_map_shows_what_it_makes_before_anything_is_written(lines, tmp_path, capsys):
     path = lines({"image": "a.jpg", "q": "What?", "a": "A cat."}, {"image": "a.jpg", "q": "What?"})
     pack_dataset(path, tmp_path / "out", map="image=image,user=q,assistant=a", max_rejects=1)
@@ -144,24 +109,3 @@ def test_a_map_shows_what_it_makes_before_anything_is_written(lines, tmp_path, c
         "  * assistant  A cat.",
         "data.jsonl#1: rejected, field `a`, the assistant's turn, is empty",
     ]
-
-
-@pytest.mark.parametrize("form", ["folder", "tar"])
-def test_a_map_reads_the_json_beside_images_too(tmp_path, put, contents, make_tar, members, form):
-    raw = tmp_path / "raw"
-    for stem in "ab":
-        held = {"form": [{"text": "Date:"}, {"text": "1998"}], "ask": f"What is {stem}?"}
-        put(raw, {f"{stem}.jpg": 0, f"{stem}.json": held, f"{stem}.txt": "an old caption"})
-    if form == "tar":
-        raw = make_tar(tmp_path / "x.tar", contents(raw).items())
-    report = pack_dataset(raw, tmp_path / "out", map="user=ask,assistant=form[*].text")
-    assert report.shown[0].turns == (
-        ("user", "<image>\nWhat is a?", False),
-        ("assistant", "Date:\n1998", True),
-    )
-    first = next(iter(members(tmp_path / "out").values()))
-    assert json.loads(first["json"])["messages"][1]["content"] == "Date:\n1998"
-    assert "txt" not in first
-    assert first["given.txt"] == b"an old caption"
-    again = pack_dataset(raw, tmp_path / "two", map="caption=form[*].text")
-    assert again.shown[0].turns == (("user", "<image>", False), ("assistant", "Date:\n1998", True))

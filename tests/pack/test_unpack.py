@@ -10,6 +10,8 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.archives import is_archive, unpack_command
 
+from .cases import cases
+
 TURNS = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."}]
 
 
@@ -17,28 +19,16 @@ def command_in(error):
     return str(error.value).split("`")[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("a.zip", "unzip -q a.zip -d a"),
-        ("A.ZIP", "unzip -q A.ZIP -d A"),
-        ("a b.7z", "7z x 'a b.7z' -o'a b'"),
-        ("a.rar", "mkdir -p a && unrar x a.rar a/"),
-        ("a.tgz", "mkdir -p a && tar -xf a.tgz -C a"),
-        ("v1.5.tar.zst", "mkdir -p v1.5 && tar -xf v1.5.tar.zst -C v1.5"),
-        ("a.tar", "mkdir -p a && tar -xf a.tar -C a"),
-        ("a.zip.001", "cat a.zip.* > a.zip && unzip -q a.zip -d a"),
-        ("a.tar.gz.part-aa", "cat a.tar.gz.* > a.tar.gz && mkdir -p a && tar -xf a.tar.gz -C a"),
-        ("a.tar.part_00", "cat a.tar.* > a.tar && mkdir -p a && tar -xf a.tar -C a"),
-        ("a.jsonl.gz", None),
-        ("a.json", None),
-        ("a.targets", None),
-        ("zip", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "command"), cases("archives and the commands that unpack them"))
 def test_each_archive_has_a_command(name, command):
     assert unpack_command(Path(name)) == command
-    assert is_archive(name) == (command is not None)
+    assert is_archive(name)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.targets", "zip"])
+def test_other_files_have_no_command(name):
+    assert unpack_command(Path(name)) is None
+    assert not is_archive(name)
 
 
 @pytest.mark.parametrize("format", [None, "webdataset", "folder"])
@@ -104,3 +94,13 @@ def test_records_without_images_do_not_mind_an_archive(tmp_path, put):
         {"data.json": [{"conversations": TURNS[1:]}], "videos.zip": "content"},
     )
     assert pack_dataset(raw, tmp_path / "out").samples == 1
+
+
+def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path, put, rejects):
+    raw = put(tmp_path / "raw", {"photos/1.jpg": 1, "photos/2.jpg": 2})
+    shutil.make_archive(str(raw / "photos"), "zip", raw, "photos")
+    said = ("left out: 1 file, archives whose content is beside them (photos.zip)",)
+    assert pack_dataset(raw, tmp_path / "out").notes == said
+    (raw / "photos" / "2.jpg").unlink()
+    pack_dataset(raw, tmp_path / "again", max_rejects=1)
+    assert [line["source"] for line in rejects(tmp_path / "again")] == ["photos.zip"]

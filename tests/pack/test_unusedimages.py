@@ -8,6 +8,7 @@ import pytest
 from datapipe import PackError, pack_dataset
 
 from ..campaigns import rare
+from .cases import record_cases
 from .record_files import write as write_rows
 
 ANSWER = {"role": "assistant", "content": "A cat."}
@@ -93,31 +94,16 @@ def test_the_map_of_the_note_takes_the_further_image(table, packed, jpeg, text):
 @pytest.mark.parametrize("form", ["struct", "jsonl"])
 @pytest.mark.parametrize(
     ("columns", "text", "taken"),
-    [
-        (["image", "image_2"], "caption", [0, 1]),
-        (["image_1", "image_2"], "question", [0, 1]),
-        (["image_2", "image"], "caption", [1, 0]),
-        (["image", "image_2"], "What?", [0, 1]),
-        (["image", "image_2"], "<image><image>What?", [0, 1]),
-        (["image_2", "image_1"], "<image><image>What?", [1, 0]),
-        (["image", "image_2"], "<image>What?", [0]),
-        (["image", "image_512"], "What?", [0]),
-    ],
+    record_cases("numbered columns of images and texts"),
 )
 def test_numbered_images_are_input_where_the_text_has_as_many_places(
     table, packed, jpeg, form, columns, text, taken
 ):
+    taken = json.loads(taken)
     said = TEXTS.get(text) or {"messages": [{"role": "user", "content": text}, ANSWER]}
     report, (sample,) = packed(table(form, [{columns[0]: 0, columns[1]: 1, **said}]))
     assert images(sample) == [jpeg(number) for number in taken]
     assert len(named(report)) == 2 - len(taken)
-
-
-def test_bytes_are_taken_where_the_path_of_their_image_is_nowhere(table, packed, jpeg):
-    path = table("bytes", [{"image_path": "/mnt/a.jpg", "payload": 1, "caption": "A cat."}])
-    report, (sample,) = packed(path)
-    assert images(sample) == [jpeg(1)]
-    assert not named(report)
 
 
 def test_the_map_of_the_note_is_quoted_for_a_shell(table, packed):
@@ -192,12 +178,6 @@ def test_a_file_that_is_here_goes_before_bytes_of_another_name(
     assert "`mask`" in named(report)[0]
 
 
-def test_columns_may_be_named_by_paths(table, packed, jpeg):
-    path = table("bytes", [{"sample": {"image": jpeg(0), "text": "A cat."}}])
-    _, (sample,) = packed(path, image_column="sample.image", text_column="sample.text")
-    assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"A cat.")
-
-
 # --- --map without an image ---------------------------------------------------------------------
 
 ASKED = {"q1": "What?", "a1": "A cat."}
@@ -210,22 +190,6 @@ def test_an_image_that_a_map_does_not_name_stays_an_image(table, packed, jpeg, f
     assert images(sample) == [jpeg(0)]
     assert "images: image (recognised by name; `image=` in the map leaves them out)" in report.notes
     assert report.shown[0].turns[0] == ("user", "<image>\nWhat?", False)
-
-
-@pytest.mark.parametrize("options", [{"map": f"{MAP},image="}, {"map": MAP, "image_column": ""}])
-def test_images_are_left_out_on_purpose_and_named(table, packed, options):
-    report, (sample,) = packed(table("struct", [{"image": 0, **ASKED}]), **options)
-    assert not images(sample)
-    assert named(report) == [
-        f"images in `image` are not trained on (--map 'image=image,{MAP}' takes them too): "
-        "1 record (data.parquet#0)"
-    ]
-
-
-def test_a_map_of_a_table_with_images_of_several_uses_is_asked_about(table, packed):
-    path = table("struct", [{"left": 0, "right": 1, **ASKED}])
-    with pytest.raises(PackError, match="images may be in any of the columns 'left', 'right'"):
-        packed(path, map=MAP)
 
 
 @pytest.mark.parametrize("further", ["image", "mask"])
@@ -241,31 +205,3 @@ def test_images_in_mapped_turns_go_before_recognised_columns(
     report, (sample,) = packed(path, **given)
     assert images(sample) == [jpeg(0)]
     assert named(report) == [f"images in `{further}` are not trained on: 1 record (data.jsonl#0)"]
-
-
-@pytest.mark.parametrize("name", ["image_url", "image_id"])
-def test_a_map_of_a_table_without_images_tells_of_columns_that_may_name_them(table, packed, name):
-    report, _ = packed(table("jsonl", [{name: "https://a.b/0.jpg", **ASKED}]), map=MAP)
-    (note,) = [note for note in report.notes if "text alone" in note]
-    assert f"'{name}' may name images by address or id" in note
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"map": "image=image,caption=a1", "image_column": "image"}, "leave out --image-column"),
-        ({"map": MAP, "text_column": "a1"}, "leave out --text-column; .*caption=a1"),
-        ({"map": "image=image,image=,caption=a1"}, "there are none"),
-        ({"map": "image="}, "names no field"),
-    ],
-)
-def test_options_that_contradict_a_map_are_refused(table, packed, options, words):
-    with pytest.raises(PackError, match=words):
-        packed(table("struct", [{"image": 0, **ASKED}]), **options)
-
-
-@pytest.mark.parametrize("given", ["image=", "image=jpg", "video=mp4"])
-def test_a_map_of_images_means_nothing_to_a_folder(tmp_path, make_folder, given):
-    make_folder(tmp_path / "raw")
-    with pytest.raises(PackError, match="are for the columns of a table"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out", format="folder", map=f"{given},caption=a")

@@ -15,21 +15,8 @@ from datapipe import PackError, pack_dataset
 from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.video import VideoOptions, VideoReader
 
+from .cases import record_cases
 from .videos import reasons, video_bytes, write_video
-
-
-def test_a_clip_becomes_a_sample_of_frames_and_its_json_is_kept_beside_their_times(
-    raw, packed_videos
-):
-    write_video(raw / "cat.mp4", 11)
-    (raw / "cat.txt").write_text("A cat jumps.")
-    (raw / "cat.json").write_text('{"id": 7}')
-    ((record, frames, sample),) = packed_videos(raw)
-    assert list(sample) == ["v0.0000.jpg", "v0.0001.jpg", "v0.0002.jpg", "txt", "json"]
-    assert frames == [0, 5, 10]
-    assert sample["txt"] == b"A cat jumps."
-    times = {"first": 0, "times": [0.0, 0.5, 1.0], "duration": 1.1, "fps": 10.0}
-    assert record == {"id": 7, "video_frames": [{"name": "cat.mp4"} | times]}
 
 
 @pytest.mark.parametrize(
@@ -54,25 +41,7 @@ def test_frames_are_evenly_spaced_from_the_first_to_the_last(raw, packed_videos,
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("a.mp4", {"bf": "3"}),
-        ("a.mp4", {"movflags": "frag_keyframe+empty_moov"}),
-        ("a.mkv", {"bf": "3"}),
-        ("a.webm", {"codec": "libvpx-vp9"}),
-        ("a.avi", {"codec": "mpeg4", "bf": "2"}),
-        ("a.avi", {"codec": "mjpeg", "pixels": "yuvj420p"}),
-        ("a.mov", {"codec": "libx264", "pixels": "yuv444p"}),
-        ("a.mp4", {"codec": "libx264", "pixels": "yuv420p10le"}),
-        ("a.mkv", {"codec": "ffv1", "pixels": "bgra"}),
-        ("a.mkv", {"codec": "ffv1", "pixels": "gray"}),
-        ("a.mpg", {"codec": "mpeg2video", "rate": 25, "bf": "2"}),
-        ("a.flv", {"codec": "flv1"}),
-        ("a.mp4", {"sound": 5}),
-        ("a.mkv", {"sound": 5}),
-    ],
-)
+@pytest.mark.parametrize(("options", "name"), record_cases("encodings of videos"))
 def test_frames_are_found_by_time_in_every_container(raw, packed_videos, name, options):
     write_video(raw / name, 21, **options)
     ((record, frames, _),) = packed_videos(raw, "fps=10,max=5")
@@ -122,22 +91,6 @@ def test_the_longer_side_is_bounded(raw, packed_videos):
     assert Image.open(io.BytesIO(sample["v0.0000.jpg"])).size == (32, 24)
 
 
-def test_no_copy_of_a_gif_is_a_video(raw, packed, encode):
-    (raw / "a.gif").write_bytes(encode(kind="GIF"))
-    ((sample),) = packed(raw, video_frames="fps=2,max=8")
-    assert list(sample) == ["gif"]
-
-
-def test_without_the_option_a_video_is_rejected_and_its_remedy_named(tmp_path, raw, encode):
-    write_video(raw / "a.mp4", 3)
-    (raw / "b.jpg").write_bytes(encode())
-    pack_dataset(raw, tmp_path / "out", max_rejects=9)
-    assert reasons(tmp_path / "out") == {
-        "a.mp4": "a video; only images and text are packed; to pack its frames, add "
-        "--video-frames fps=2,max=64"
-    }
-
-
 def cut(data):
     return data[: len(data) * 2 // 3]
 
@@ -179,70 +132,13 @@ def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
     assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
 
 
-def test_a_video_that_takes_too_long_is_a_reject_with_the_remedy(tmp_path, raw):
-    write_video(raw / "a.mp4", 3)
-    with pytest.raises(PackError, match=r"it took more than 1e-09 s of CPU time; raise --vid"):
-        pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=8", video_timeout=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"video_frames": "2"}, "'2' is neither a rate such as fps=2 nor the most frames"),
-        ({"video_frames": "fps=2,min=4"}, "'min=4' is neither a rate"),
-        ({"video_frames": "fps=0"}, "fps"),
-        ({"video_frames": "max=0"}, "max"),
-        ({"video_size": 32}, "--video-size has no effect without frames of videos; add --video-fr"),
-        ({"video_timeout": 5.0}, "--video-timeout has no effect without frames of videos; add"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(tmp_path, raw, encode, options, reason):
-    (raw / "a.jpg").write_bytes(encode())
-    with pytest.raises(PackError, match=reason):
-        pack_dataset(raw, tmp_path / "out", **options)
-
-
-def test_videos_of_tars_are_frames_and_a_copy_of_the_dataset_keeps_them(
-    tmp_path, packed_videos, make_tar, members, packed
-):
-    # As Megatron-Energon and video2dataset have it.
-    tar = make_tar(
-        tmp_path / "raw.tar",
-        {
-            "000.mp4": video_bytes(11),
-            "000.txt": b"A cat jumps.",
-            "001.json": b'{"caption": "A dog.", "url": "http://x/y.mp4"}',
-            "001.mp4": video_bytes(6),
-            "002.json": b'[{"from": "human", "value": "<video>What?"}, '
-            b'{"from": "gpt", "value": "A cat."}]',
-            "002.mp4": video_bytes(2),
-            "003.jpg": b"",
-        }.items(),
-    )
-    first, second, third = packed_videos(tar)
-    assert first[1:] == ([0, 5, 10], first[2])
-    assert third[0]["messages"][0]["value"] == "<video>What?"
-    assert first[2]["txt"] == b"A cat jumps."
-    assert second[0]["caption"] == "A dog."
-    assert [video["name"] for video in second[0]["video_frames"]] == ["001.mp4"]
-    assert second[1] == [0, 5]
-    out = tmp_path / "again"
-    pack_dataset(next((tmp_path / "out").glob("*.tar")), out)
-    assert list(members(out).values()) == list(members(tmp_path / "out").values())
-
-
-def test_an_image_comes_before_the_videos_of_its_sample(tmp_path, packed_videos, make_tar, encode):
-    files = {"0.a.mp4": video_bytes(2), "0.jpg": encode(), "0.b.mp4": video_bytes(3)}
-    ((record, _, sample),) = packed_videos(
-        make_tar(tmp_path / "raw.tar", files.items()), "fps=100,max=2"
-    )
-    assert list(sample) == [
-        *("jpg", "v0.0000.jpg", "v0.0001.jpg", "v1.0000.jpg", "v1.0001.jpg", "json")
-    ]
-    assert [(video["name"], video["first"]) for video in record["video_frames"]] == [
-        ("0.a.mp4", 1),
-        ("0.b.mp4", 3),
-    ]
+def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):
+    files = {"0.mp4": video_bytes(11), "0.txt": b"A cat jumps.", "1.mp4": video_bytes(6)}
+    files["1.json"] = b'{"caption": "A dog.", "url": "http://x/y.mp4"}'
+    samples = packed(make_tar(tmp_path / "raw.tar", files.items()), video_frames="fps=2,max=8")
+    assert [len(sample) for sample in samples] == [5, 3]
+    pack_dataset(next((tmp_path / "out").glob("*.tar")), tmp_path / "again")
+    assert list(members(tmp_path / "again").values()) == samples
 
 
 @pytest.mark.parametrize(

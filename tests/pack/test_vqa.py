@@ -215,58 +215,10 @@ def test_of_answers_given_as_often_the_first_is_taken(make_vqa):
 # --- other datasets ---------------------------------------------------------------------------
 
 
-def said(sample):
-    return [turn.text for turn in conversation(sample.record)]
-
-
-def test_gqa_is_one_object_of_questions(make):
-    asked = {"question": "What is on the white wall?", "imageId": "2375429", "answer": "pipe"}
-    asked |= {"fullAnswer": "The pipe is on the wall.", "semantic": [{"operation": "select"}]}
-    questions = {
-        "07333408": asked,
-        "07333405": {"question": "Is that pipe red?", "imageId": "2375429", "answer": "no"},
-        "15736264": {"question": "Is it clear?", "imageId": "2354786"},
-    }
-    raw = make({"val_balanced_questions.json": questions}, ["images/2375429.jpg"])
-    sample, line = read(raw)
-    assert sample.source == "val_balanced_questions.json#2375429"
-    assert sample.images[0].blob.name == "2375429.jpg"
-    assert said(sample) == ["What is on the white wall?", "pipe", "Is that pipe red?", "no"]
-    assert sample.record["questions"][0]["fullAnswer"] == "The pipe is on the wall."
-    assert line.source == "val_balanced_questions.json#15736264"
-    assert line.reason == "question has no answer"
-
-
-def test_visual_genome_lists_the_questions_of_each_image(make):
-    def qa(image, number, question, answer):
-        return {"question": question, "answer": answer, "image_id": image, "qa_id": number}
-
-    images = [
-        {"id": 1, "qas": [qa(1, 7, "What color?", "Green."), qa(1, 8, "Where?", "Here.")]},
-        {"id": 2, "qas": []},
-        {"id": 3, "qas": [qa(3, 9, "Who?", "A man.")]},
-        {"id": 4},
-    ]
-    raw = make({"question_answers.json": images}, ["VG_100K/1.jpg", "VG_100K_2/3.jpg"])
-    first, second, line = read(raw)
-    assert said(first) == ["What color?", "Green.", "Where?", "Here."]
-    assert [s.images[0].blob.name for s in (first, second)] == ["1.jpg", "3.jpg"]
-    assert second.images[0].blob.read()
-    assert line.source == "question_answers.json: qas[3]"
-    assert line.reason == "entry is a NoneType, not an object"
-
-
 def test_answers_that_are_indices_of_choices_are_not_taken_for_answers(make):
     problem = {"question": "Which?", "choices": ["a", "b"], "answer": 0, "image": "image.png"}
     raw = make({"problems.json": {"1": problem}}, ["images/1/image.png"])
     assert not recognises(READER, raw, ReadOptions())
-
-
-def test_questions_of_a_split_without_answers_are_refused(make):
-    data = [{"question": "what?", "image_id": "0a"}]
-    raw = make({"TextVQA_0.5.1_test.json": {"data": data}}, ["test_images/0a.jpg"])
-    with pytest.raises(PackError, match=r"holds questions without answers, as test splits do"):
-        read(raw)
 
 
 # --- large files --------------------------------------------------------------------------------

@@ -77,6 +77,9 @@ class _Writer:
         for name, parts, _ in self.named(stated.get("tars", [])):
             members = {stem: self.parts(part, n) for stem, part, n in self.named(parts)}
             self.raw.shard(name, members, stated.get("account", True))
+        for name, target, n in self.named(stated.get("links", {})):
+            there = filled_text(target, n).replace("RAW", str(self.raw.folder))
+            self.raw.path(name).symlink_to(there)
 
     def parts(self, stated: dict[str, Any], n: int) -> dict[str, Any]:
         """Return the contents of a sample of a tar."""
@@ -137,7 +140,7 @@ def _is_image(part: Any) -> bool:
 
 
 _KEYS = frozenset(
-    ["layout", "options", "given", "account", "images", "media", "files", "tars"]
+    ["layout", "options", "given", "cwd", "account", "images", "media", "files", "tars", "links"]
 ) | frozenset(["packed", "refused", "either", "says", "counted", "rejects"])
 
 
@@ -148,6 +151,8 @@ def _layout(stated: dict[str, Any]) -> Layout:
         writer = _Writer(raw)
         writer.write(stated)
         raw.given = raw.folder / stated.get("given", "")
+        if "cwd" in stated:
+            raw.cwd, raw.given = raw.folder / stated["cwd"], stated["given"]
         return writer.fates(stated)
 
     return Layout(name=stated["layout"], make=make, options=stated.get("options", {}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,11 +100,6 @@ def packed(*samples: Sample, rejects: int = 0, says: tuple[Said, ...] = ()) -> P
 
 def refused(*says: str) -> Refused:
     return Refused(says)
-
-
-def counted(samples: Iterable[Sample], word: str) -> tuple[Fate, ...]:
-    """Return the fates of 8 things that no sample can have: counted beside samples, or refused."""
-    return packed(*samples, says=((word, 8),)), refused(word)
 
 
 Fate = Packed | Refused

@@ -57,7 +57,7 @@ def tried(name: str, part: str) -> list[Any]:
         marks = [pytest.mark.campaign] * fields.pop("rare", False)
         if fields.get("decoder") == "dali":
             marks.append(pytest.mark.skipif(not installed(), reason="DALI is not installed"))
-        found.append(pytest.param(with_specs(fields), marks=marks))
+        found.append(pytest.param(with_specs(fields), marks=marks, id=str(fields)))
     return found
 
 

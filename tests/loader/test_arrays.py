@@ -102,7 +102,7 @@ def load(folders):
 
 
 @pytest.mark.parametrize("letters", ["A", "ABT", rare("AbT"), rare("aBc"), rare("AB")])
-@pytest.mark.parametrize("options", tried("arrays", "cases"), ids=str)
+@pytest.mark.parametrize("options", tried("arrays", "cases"))
 def test_batches_are_those_of_the_shards(load, options, letters):
     assert_same_batches(load(letters, **options), load(shards_of(letters), **options))
 
@@ -132,7 +132,7 @@ def test_images_on_the_device_are_those_of_the_shards(load, letters):
         assert arrays.stats()["device"].hits > 0
 
 
-@pytest.mark.parametrize("options", tried("arrays", "texts"), ids=str)
+@pytest.mark.parametrize("options", tried("arrays", "texts"))
 @pytest.mark.parametrize("letters", ["A", "S", "AbT", rare("ABT")])
 def test_tokens_are_those_of_the_shards(load, text, options, letters):
     """Stored tokens, and tokens that are made from the texts."""

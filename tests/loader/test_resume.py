@@ -21,7 +21,7 @@ from .test_runs import take
 META = ("key", "valid", "num_items_in_batch")
 
 
-@pytest.mark.parametrize("options", tried("resumed", "plans"), ids=str)
+@pytest.mark.parametrize("options", tried("resumed", "plans"))
 def test_every_plan_resumes_exactly(make, text, options):
     whole = options.get("epochs", 1) == 1 and "exclude" not in options
     assert_resumes_exactly(
@@ -31,7 +31,7 @@ def test_every_plan_resumes_exactly(make, text, options):
     )
 
 
-@pytest.mark.parametrize("options", tried("resumed", "loaders"), ids=str)
+@pytest.mark.parametrize("options", tried("resumed", "loaders"))
 def test_every_loader_resumes_exactly(make, options):
     assert_resumes_exactly(
         lambda **more: make(**options, **more),

@@ -125,5 +125,7 @@ def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put)
         images = {f"images/{number}.jpg": number, f"more/1{number}.jpg": number}
         texts = dict.fromkeys((f"texts/{number}.txt", f"texts/1{number}.txt"), "words")
         put(tmp_path / "raw", images | texts)
+    put(tmp_path / "raw", {"texts/99.txt": "words of no image"})
     report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.teaching.with_text) == (8, 8)
+    assert [reject.source for reject in report.examples] == ["texts/99.txt"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, repeat
+from typing import NamedTuple
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
@@ -86,6 +87,15 @@ class ParallelFolders:
             if any(t.folder == texts and t.kind != "other" for t in self._texts_of(images)):
                 return images
         return None
+
+    def others_that_take(self, texts: TextFolder, images: str) -> list[SortedNames]:
+        """Return the files of each other folder of images that takes texts of this folder too."""
+        return [
+            self.files(other)
+            for other, _ in self._parallel(texts.folder)
+            if other != images
+            and any(t.folder == texts.folder and t.kind == "taken" for t in self._texts_of(other))
+        ]
 
     def _texts_of(self, images: str) -> list[TextFolder]:
         if images not in self._texts:
@@ -172,23 +182,36 @@ class ParallelFolders:
         return self._kinds[folder]
 
 
+class Group(NamedTuple):
+    """Files that are equal up to their first dot."""
+
+    own: list[str]  # of a folder of images
+    texts: list[tuple[str, TextFolder]]  # of the folders of its texts
+    elsewhere: list[str]  # of other folders of images that take these texts too
+
+
 def merged_groups(
-    names: SortedNames, texts: list[TextFolder]
-) -> Iterator[tuple[list[str], list[tuple[str, TextFolder]]]]:
-    """Yield files that are equal up to their first dot: those of a folder, and those of texts."""
+    names: SortedNames, texts: list[TextFolder], elsewhere: list[SortedNames]
+) -> Iterator[Group]:
+    """Yield the files of a folder, of its texts, and of folders elsewhere, in groups."""
     if not texts:  # sorted, such names stand together
         for _, own in groupby(names, lambda name: name.partition(".")[0]):
-            yield list(own), []
+            yield Group(list(own), [], [])
         return
-    streams: list[Iterator[tuple[str, TextFolder | None]]] = [
-        zip(names, repeat(None), strict=False)
-    ]
-    streams += [zip(text.names, repeat(text), strict=False) for text in texts]
+    sources = [None, *texts, *[False] * len(elsewhere)]
+    files = [names, *(text.names for text in texts), *elsewhere]
+    streams = [zip(each, repeat(source)) for each, source in zip(files, sources, strict=True)]
     merged = heapq.merge(*streams, key=lambda item: os.fsencode(item[0]))
     for _, group in groupby(merged, lambda item: item[0].partition(".")[0]):
-        items = list(group)
-        own_names = [name for name, text in items if text is None]
-        yield own_names, [(name, text) for name, text in items if text is not None]
+        found = Group([], [], [])
+        for name, source in group:
+            if source is None:
+                found.own.append(name)
+            elif isinstance(source, TextFolder):
+                found.texts.append((name, source))
+            else:
+                found.elsewhere.append(name)
+        yield found
 
 
 def _says_images(folder: str, texts: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -18,8 +18,8 @@ from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extensi
 from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.parallel_folders import (
     LABELS,
+    Group,
     ParallelFolders,
-    TextFolder,
     is_text,
     merged_groups,
 )
@@ -205,8 +205,11 @@ class _Samples:
                     self._leave_out(self._tree.below(text.folder) + name, reason)
         taken = [text for text in texts if text.kind == "taken"]
         labels = not taken and self._are_labels(folder)
-        for group, others in merged_groups(folder.files, taken):
-            yield from self._read_group(folder, group, others, labels)
+        parallel, path = self._tree.parallel, folder.path
+        reported = [text for text in taken if text.reports]
+        shared = [names for text in reported for names in parallel.others_that_take(text, path)]
+        for group in merged_groups(folder.files, taken, shared):
+            yield from self._read_group(folder, group, labels)
 
     def _are_labels(self, folder: TreeFolder) -> bool:
         """Return whether the texts beside images are boxes, by the first of them."""
@@ -228,15 +231,16 @@ class _Samples:
     def _read_group(
         self,
         folder: TreeFolder,
-        names: list[str],
-        others: Sequence[tuple[str, TextFolder]],
+        group: Group,
         labels: bool,
     ) -> Iterator[RawSample | Reject]:
-        """Yield what becomes of files of a folder of images that are equal up to their first dot.
-
-        `others` are files of parallel folders; `labels` is true if its texts are boxes.
-        """
+        """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
+        names, others, elsewhere = group
         tree, below = self._tree, folder.below
+        images_elsewhere: set[str] = set()  # their stems and names
+        for name in elsewhere:
+            stem, ext = split_extension(name)
+            images_elsewhere |= {stem, name} if tree.is_picture(ext) else set()
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
@@ -254,7 +258,7 @@ class _Samples:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                     continue
-            if text.reports:
+            if text.reports and stem not in images_elsewhere:
                 yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():

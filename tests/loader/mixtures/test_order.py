@@ -18,7 +18,7 @@ from .datasets import META, SIZES, draws, of, pixels_of, plain
 UNITS = tried("resumed", "mixtures")
 
 
-@pytest.mark.parametrize("options", UNITS, ids=str)
+@pytest.mark.parametrize("options", UNITS)
 def test_batches_are_the_same_whoever_makes_them(make, options, tmp_path):
     expected = list(make(**options))
     assert {name for name, _ in draws(expected)} == set(SIZES)
@@ -40,7 +40,7 @@ def test_batches_are_the_same_whoever_makes_them(make, options, tmp_path):
         loader.close()
 
 
-@pytest.mark.parametrize("options", UNITS, ids=str)
+@pytest.mark.parametrize("options", UNITS)
 def test_a_mixture_resumes_exactly(make, options):
     whole = options.get("epochs", 1) == 1
     assert_resumes_exactly(

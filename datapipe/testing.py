@@ -78,11 +78,11 @@ def assert_same_batches(left: Iterable[Any], right: Iterable[Any], what: str = "
     for step, (left_batch, right_batch) in enumerate(zip(lefts, rights, strict=True)):
         assert left_batch.keys() == right_batch.keys(), f"{what}, step {step}: keys differ"
         for name, value in left_batch.items():
-            same = (
-                torch.equal(value, right_batch[name])
-                if isinstance(value, torch.Tensor)
-                else value == right_batch[name]
-            )
+            other = right_batch[name]
+            if isinstance(value, torch.Tensor):
+                same = value.dtype == other.dtype and torch.equal(value, other)
+            else:
+                same = value == other
             assert same, f"{what}, step {step}: {name} differs"
 
 

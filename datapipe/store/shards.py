@@ -51,7 +51,7 @@ class ShardStore(Store):
     def close(self) -> None:
         self._opened.cache_clear()
 
-    def _pread(self, file: _OpenFile, shard: int, offset: int, size: int) -> bytes:
+    def _pread(self, file: _ShardFile, shard: int, offset: int, size: int) -> bytes:
         descriptor = file.descriptor
         try:
             data = os.pread(descriptor, size, offset)
@@ -73,7 +73,7 @@ class ShardStore(Store):
         return data
 
 
-class _OpenFile:
+class _ShardFile:
     """A file that is closed when the cache and the last reader have dropped it."""
 
     def __init__(self, descriptor: int) -> None:
@@ -83,10 +83,10 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-def _open_shard(folder: Path, names: Sequence[str], shard: int) -> _OpenFile:
+def _open_shard(folder: Path, names: Sequence[str], shard: int) -> _ShardFile:
     path = folder / names[shard]
     try:
-        return _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return _ShardFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened: {error.strerror}; it was there when the dataset was opened"

@@ -135,7 +135,7 @@ def read_videos(record: Any, images: int | None = None, most: int | None = None)
     value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
     if value is None:
         return []
-    with suppress(TypeError, ValueError, LookupError):
+    with suppress(TypeError, ValueError, LookupError, OverflowError):
         if not isinstance(value, list):
             raise TypeError
         found = [_read(entry) for entry in value]
@@ -164,7 +164,7 @@ def _limited(videos: Sequence[Video], most: int) -> list[Video]:
 
 
 def _read(entry: Any) -> Video:
-    """Return a video; TypeError, ValueError or LookupError for what `write_videos` never makes."""
+    """Return a video; raise one of several errors for what `write_videos` never makes."""
     first, times = entry["first"], entry["times"]
     seconds = tuple(map(float, times))
     is_made = isinstance(first, int) and isinstance(times, list) and first >= 0

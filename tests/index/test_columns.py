@@ -4,11 +4,8 @@ import json
 import os
 import shutil
 import tempfile
-import zlib
-from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import datapipe
@@ -16,8 +13,7 @@ from datapipe.errors import DatapipeError, IndexMismatch
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import derived
 from datapipe.index.files.sealed_json import unseal
-from datapipe.index.manifest import Manifest, write_manifest
-from datapipe.index.parquet import SCHEMA, read_index, write_index
+from datapipe.index.parquet import read_index
 from datapipe.index.tar.indexer import index_shards
 from tests.programs import python
 
@@ -92,20 +88,6 @@ def test_columns_that_can_be_written_nowhere_name_the_folders_and_the_remedy(now
     monkeypatch.setenv("HOME", "~")  # as Python finds it for users without one
     with pytest.raises(DatapipeError, match="there is no home folder; set XDG_CACHE_HOME"):
         open_dataset(nowhere)
-
-
-def test_an_index_without_checksums_is_refused_until_it_is_made_again(tmp_path, make_tar):
-    make_tar(tmp_path / "x.tar", [("0.txt", b"hello")])
-    shard = index_shards(tmp_path).shards[0]
-    table = read_index(tmp_path / shard.index)
-    without = pa.array([[None]], table.schema.field("crc32").type)
-    table = table.set_column(table.schema.get_field_index("crc32"), "crc32", without)
-    digest = write_index(tmp_path / shard.index, table.cast(SCHEMA))
-    write_manifest(tmp_path, Manifest(shards=(replace(shard, index_sha256=digest),)))
-    with pytest.raises(IndexMismatch, match=r"no checksums.*`datapipe index --force`"):
-        open_dataset(tmp_path)
-    index_shards(tmp_path, force=True)
-    assert open_dataset(tmp_path).columns.members(0)[0].crc32 == zlib.crc32(b"hello")
 
 
 def test_a_shard_of_another_size_or_none_is_refused(packed):

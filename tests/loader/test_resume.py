@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -186,6 +187,12 @@ def test_the_check_itself_notices_a_loader_that_does_not_resume(make):
 
     with pytest.raises(AssertionError):
         assert_resumes_exactly(forgetful)
+
+
+def test_the_check_notices_equal_values_of_another_type():
+    whole, real = torch.tensor([1]), torch.tensor([1.0])
+    with pytest.raises(AssertionError, match="step 0: labels differs"):
+        assert_same_batches([{"labels": whole}], [{"labels": real}])
 
 
 def test_a_state_is_that_of_a_step_and_after_the_last_batch_of_the_next_epoch(make):

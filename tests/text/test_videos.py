@@ -85,6 +85,10 @@ def test_a_caption_has_its_frames_first_or_where_it_marks_them(caption, expected
         ),
         (asked("<video><image>", video(1), images=4), "1 <image> and 1 <video> in another order"),
         (asked("What?", video(), images=2), "frames are images of the sample (it has 2)"),
+        (
+            asked("What?", **{VIDEO_FIELD: [video()._asdict() | {"times": [10**400]}]}),
+            "its `video_frames` is not a list of name, first, times, duration and fps",
+        ),
         (asked("What?", video(), audio="cat.wav"), "record has `audio`"),
         (asked([{"type": "audio", "audio": "cat.wav"}], video()), "a part (audio)"),
         (asked("<audio>What?", video()), "the place of audio"),

@@ -182,7 +182,7 @@ class ParallelFolders:
         return self._kinds[folder]
 
 
-class Group(NamedTuple):
+class FileGroup(NamedTuple):
     """Files that are equal up to their first dot."""
 
     own: list[str]  # of a folder of images
@@ -192,18 +192,18 @@ class Group(NamedTuple):
 
 def merged_groups(
     names: SortedNames, texts: list[TextFolder], elsewhere: list[SortedNames]
-) -> Iterator[Group]:
+) -> Iterator[FileGroup]:
     """Yield the files of a folder, of its texts, and of folders elsewhere, in groups."""
     if not texts:  # sorted, such names stand together
         for _, own in groupby(names, lambda name: name.partition(".")[0]):
-            yield Group(list(own), [], [])
+            yield FileGroup(list(own), [], [])
         return
     sources = [None, *texts, *[False] * len(elsewhere)]
     files = [names, *(text.names for text in texts), *elsewhere]
     streams = [zip(each, repeat(source)) for each, source in zip(files, sources, strict=True)]
     merged = heapq.merge(*streams, key=lambda item: os.fsencode(item[0]))
     for _, group in groupby(merged, lambda item: item[0].partition(".")[0]):
-        found = Group([], [], [])
+        found = FileGroup([], [], [])
         for name, source in group:
             if source is None:
                 found.own.append(name)

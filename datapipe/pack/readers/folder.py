@@ -18,7 +18,7 @@ from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extensi
 from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.parallel_folders import (
     LABELS,
-    Group,
+    FileGroup,
     ParallelFolders,
     is_text,
     merged_groups,
@@ -231,7 +231,7 @@ class _Samples:
     def _read_group(
         self,
         folder: TreeFolder,
-        group: Group,
+        group: FileGroup,
         labels: bool,
     ) -> Iterator[RawSample | Reject]:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""

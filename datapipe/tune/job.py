@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 from datapipe.cpus import WorkerCount
@@ -145,28 +146,31 @@ def _remembered_interrupt() -> Iterator[Callable[[], None]]:
 
     Python swallows an exception in `__del__` or a callback, and a sweep would continue for minutes.
     """
-    came = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    came = False
 
-    def remember(*_: object) -> None:
-        came.set()
-        raise KeyboardInterrupt
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        assert callable(before)
+        try:
+            before(number, frame)
+        except KeyboardInterrupt:
+            came = True
+            raise
 
     def check() -> None:
-        if came.is_set():
+        if came:
             raise KeyboardInterrupt
 
-    # A handler of the program's own stays. Only the main thread may set one, and is interrupted.
-    replaced = (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-    )
+    # Only the main thread may set handlers; it is also the one that Ctrl-C interrupts.
+    replaced = callable(before) and threading.current_thread() is threading.main_thread()
     if replaced:
         signal.signal(signal.SIGINT, remember)
     try:
         yield check
     finally:
         if replaced:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, before)
 
 
 def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bool) -> TuneResult:

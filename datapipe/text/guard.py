@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class ReservedTokens:
             self.is_special[number] = content not in self._uncounted
         self.count = lru_cache(_CACHED)(self._count)
         """Function that counts the guarded and counted tokens of a template's text."""
+        self._lock = Lock()
+        self._apart: tuple[Tokenizer, Int32] | None = None
 
     def id(self, token: str) -> int:
         """Return the id of a guarded token."""
@@ -74,16 +77,21 @@ class ReservedTokens:
         """Return a template's text with other spellings of guarded tokens, for `apart`."""
         return self._every.sub(lambda found: self._alias.get(found[0], found[0]), text)
 
+    def apart(self) -> tuple[Tokenizer, Int32]:
+        """Return a tokenizer that knows guarded tokens by other spellings, and its ids' meanings.
+
+        The meanings are int32 [its size], ids of the vocabulary.
+        """
+        with self._lock:
+            if self._apart is None:
+                self._apart = self._make_apart()
+            return self._apart
+
     def _count(self, text: str) -> int:
         found = self._every.findall(text)
         return sum(token in self._added and token not in self._uncounted for token in found)
 
-    @cached_property
-    def apart(self) -> tuple[Tokenizer, Int32]:
-        """Tokenizer that knows guarded tokens by other spellings, and the meanings of its ids.
-
-        The meanings are int32 [its size], ids of the vocabulary.
-        """
+    def _make_apart(self) -> tuple[Tokenizer, Int32]:
         spec = dict(self._vocabulary.model)
         spec["added_tokens"] = [
             token for token in spec["added_tokens"] if token["content"] not in self._added

@@ -16,9 +16,28 @@ from datapipe.pack.input.real_paths import UNKNOWN, folders_above
 
 T = TypeVar("T")
 
-_KEPT_NAMES = 500_000  # of files and folders; a folder beyond these is listed again
+_KEPT_NAMES = 500_000
 _KEPT_LOOKS = 64  # a first record may hold images
 _COUNTED = 20_000
+
+
+class _Folders:
+    """Listings of folders, kept up to half a million names; further folders are listed again."""
+
+    def __init__(self, *, videos: bool) -> None:
+        self._videos = videos
+        self._kept: dict[str, Listing] = {}
+        self._room = _KEPT_NAMES
+
+    def listing(self, folder: str) -> Listing:
+        listing = self._kept.get(folder)
+        if listing is None:
+            listing = list_folder(folder, strict=True, videos=self._videos)
+            size = 1 + len(listing.files) + len(listing.folders)
+            if size <= self._room:
+                self._room -= size
+                self._kept[folder] = listing
+        return listing
 
 
 class Survey:
@@ -41,8 +60,7 @@ class Survey:
         self.is_file, self.is_folder = self.raw.is_file(), self.raw.is_dir()
         self.is_list = not (self.is_file or self.is_folder) and names_shards(self.raw)
         self._root = os.fspath(self.raw)
-        self._kept: dict[str, Listing] = {}
-        self._room = _KEPT_NAMES
+        self._folders = _Folders(videos=videos)
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def is_picture(self, ext: str) -> bool:
@@ -50,20 +68,13 @@ class Survey:
         return is_picture(ext, self.videos)
 
     def listing(self, folder: str) -> Listing:
-        """Return the content of a folder, kept while there is room; OSError if it is unreadable."""
-        listing = self._kept.get(folder)
-        if listing is None:
-            listing = list_folder(folder, strict=True, videos=self.videos)
-            size = 1 + len(listing.files) + len(listing.folders)
-            if size <= self._room:
-                self._room -= size
-                self._kept[folder] = listing
-        return listing
+        """Return the content of a folder; OSError if it cannot be read."""
+        return self._folders.listing(folder)
 
     def inside(self, folder: str) -> Survey:
         """Return the survey of a folder at the top, which knows what this one found there."""
         inner = Survey(self.raw / folder, videos=self.videos)
-        inner._kept, inner._room, inner._looks = self._kept, self._room, self._looks
+        inner._folders, inner._looks = self._folders, self._looks
         return inner
 
     @cached_property

@@ -135,7 +135,9 @@ class Columns:
         With `counts`, int64 [n], so many of each, from the first one on. Results are int64, the
         offsets [n + 1].
         """
-        starts, stops = read_values(self.sample_image, samples, 2).T
+        # Batches, which come again and again, look them up through a mapping.
+        look = read_values if counts is None else take_values
+        starts, stops = look(self.sample_image, samples, 2).T
         counts = stops - starts if counts is None else counts
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         images = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])

@@ -222,7 +222,8 @@ def _fill(pieces: Sequence[Piece], patience: float | None, writer: ShardWriter) 
     for batch, coming in zip_longest(batches, batches[1:], fillvalue=()):
         if coming:
             ray.wait([*{piece.data.reference for piece in coming}], timeout=0)
-        parts = ray.get([piece.data.reference for piece in batch], timeout=patience)
+        references = [piece.data.reference for piece in batch]
+        parts = ray.get(references, timeout=patience and patience * len(batch))
         for (data, start, stop, origin), (content, rows) in zip(batch, parts, strict=True):
             view = memoryview(content)
             if len(view) != data.size:

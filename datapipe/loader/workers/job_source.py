@@ -117,10 +117,10 @@ class JobSource:
 
     def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
-        first = run == Run.at(Position(0))
         for step, after, over in schedule.steps(run):
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
+            first, self._begun = not self._begun, True
             yield StepJob(
                 share=share,
                 epoch=epoch,
@@ -132,4 +132,3 @@ class JobSource:
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
-            first = False

@@ -90,12 +90,15 @@ class ParallelFolders:
 
     def others_that_take(self, texts: TextFolder, images: str) -> list[SortedNames]:
         """Return the files of each other folder of images that takes texts of this folder too."""
-        return [
-            self.files(other)
-            for other, _ in self._parallel(texts.folder)
-            if other != images
-            and any(t.folder == texts.folder and t.kind == "taken" for t in self._texts_of(other))
-        ]
+        found = []
+        for other, _ in self._parallel(texts.folder):
+            is_known = other in self._texts
+            taken = (text.folder for text in self._texts_of(other) if text.kind == "taken")
+            if other != images and texts.folder in taken:
+                found.append(self.files(other))
+            if not is_known:  # folders beside it may be unknown until the walk comes to it
+                del self._texts[other]
+        return found
 
     def _texts_of(self, images: str) -> list[TextFolder]:
         if images not in self._texts:

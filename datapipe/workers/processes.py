@@ -71,7 +71,7 @@ class ProcessPool(Generic[J, R]):
     def run(self, jobs: Iterable[J]) -> ProcessResults[J, R]:
         """Return the results of jobs; the workers start with the first one."""
         self._close_results()
-        if any(event & select.POLLHUP for _, event in self._poll.poll(0)):  # a worker has ended
+        if any(worker.has_ended() for worker in self._workers):
             self.close()
         self.drop()
         results = ProcessResults(self, jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import select
 import socket
 import sys
 import weakref
@@ -42,6 +43,20 @@ class WorkerHandle(Generic[J]):
             theirs.close()
             if output >= 0:
                 os.close(output)
+
+    def has_ended(self) -> bool:
+        """Return whether the process is known to have ended."""
+        if not self.process:
+            return False
+        try:
+            descriptor = os.pidfd_open(self.process)
+        except OSError as error:
+            return isinstance(error, ProcessLookupError)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        ended = bool(poll.poll(0))
+        os.close(descriptor)
+        return ended
 
     def close(self) -> None:
         self.connection.close()

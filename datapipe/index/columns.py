@@ -27,7 +27,7 @@ from datapipe.index.files.derived import (
     write_about,
 )
 from datapipe.index.files.npy import npy_files
-from datapipe.index.files.random_read import gather, read_values
+from datapipe.index.files.random_read import gather, read_values, take_values
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index

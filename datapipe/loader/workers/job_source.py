@@ -20,7 +20,7 @@ from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
-from datapipe.plan.steps import Blocks, Position
+from datapipe.plan.steps import Blocks
 from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
@@ -52,6 +52,7 @@ class JobSource:
         here = options.in_processes and self._cluster is None and loads
         self._processes = ProcessSteps(context, options) if here else None
         self._runs = 0  # begun so far
+        self._begun = False  # whether the first step was made
         self._lock = threading.Lock()  # of the count and of what ends with a run
         self._next_uses: NextUses | None = None
         if context.cache is not None and context.cache.plans_ahead:

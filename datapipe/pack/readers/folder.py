@@ -241,6 +241,7 @@ class _Samples:
         for name in elsewhere:
             stem, ext = split_extension(name)
             images_elsewhere |= {stem, name} if tree.is_picture(ext) else set()
+        given: set[tuple[str, str]] = set()  # texts, by stem and extension, that those have
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
@@ -254,11 +255,15 @@ class _Samples:
         for name, text in others:
             stem, ext = split_extension(name)
             above = tree.below(text.folder)
-            if is_text(name) and tree.takes_text(above + name) and stem in stems:
+            fits = is_text(name) and tree.takes_text(above + name)
+            if fits and stem in stems:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                     continue
-            if text.reports and stem not in images_elsewhere:
+            elif fits and stem in images_elsewhere and (stem, ext) not in given:
+                given.add((stem, ext))
+                continue
+            if text.reports:
                 yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():

@@ -264,7 +264,8 @@ class _Samples:
                 given.add((stem, ext))
                 continue
             if text.reports:
-                yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
+                has_image = stem in stems | images_elsewhere
+                yield from self._left_over(text.folder, above, name, has_image, parallel=True)
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`

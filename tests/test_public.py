@@ -29,7 +29,7 @@ def test_names_are_listed_before_they_are_imported_and_torch_is_not():
         "exec('from datapipe import *', names := {}); "
         "assert set(names) >= set(datapipe.__all__)"
     )
-    python(program, check=True)
+    python(program, check=True, timeout=300)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -48,6 +48,7 @@ def test_a_command_says_what_it_cannot_do_and_writes_no_dataset(
     assert others == []
     assert "Traceback" not in done.stderr
     assert message in error.splitlines()[0]
+    assert ".yaml" not in command or done.stderr.count("\n") == 1  # a wrong mixture, in a line
     assert written(folder) == before
 
 

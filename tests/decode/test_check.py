@@ -135,9 +135,11 @@ def test_other_damaged_images_are_judged_as_decoding_judges_them(encode, crop, k
 
 
 def test_every_kind_of_image_is_judged_as_decoding_judges_it_also_in_a_view(encode, crop):
-    for name, data in (kinds(encode, crop) | jpegs(encode, crop)).items():
+    whole = jpegs(encode, crop)
+    for name, data in (kinds(encode, crop) | whole).items():
         view = memoryview(bytearray(b"before" + data + b"behind"))[6 : 6 + len(data)]
         told = reason(decode_rgb, data)
+        assert told is None or name not in whole, name
         assert reason(decode_rgb, view) == told, name
         assert reason(probe, view) == reason(probe, data), name
         if reason(probe, data) is None:

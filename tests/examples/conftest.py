@@ -67,12 +67,10 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def small_model():
+@pytest.fixture
+def small_model(monkeypatch):
     """The model called tiny is smaller still."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODELS, "tiny", SMALL)
-        yield
+    monkeypatch.setitem(MODELS, "tiny", SMALL)
 
 
 @pytest.fixture

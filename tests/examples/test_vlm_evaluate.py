@@ -47,6 +47,18 @@ def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_ranks_add_their_shares(shards):
+    """Two loaders, and the sum that the first rank would be sent by the other."""
+    model = make_model("split")
+    whole, *parts = (
+        evaluate(model, map(doubled, load(shards, FIXED, batch_size=2, **share)), ALONE)
+        for share in ({}, {"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2})
+    )
+    assert sum(part.labels for part in parts) == whole.labels
+    mean = sum(part.loss * part.labels for part in parts) / whole.labels
+    assert mean == pytest.approx(whole.loss, rel=1e-12)
+
+
 def test_samples_without_labels_are_refused(shards):
     batches = (
         batch | {"labels": torch.full_like(batch["labels"], IGNORE)}

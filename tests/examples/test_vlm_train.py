@@ -51,6 +51,16 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards):
 
 
 @pytest.mark.parametrize(
+    "more",
+    [("--resident", "1GB"), ("--num-workers", 1, "--workers", "processes")],
+    ids=lambda more: more[-1],
+)
+def test_where_batches_come_from_changes_no_loss(shards, more):
+    plain, other = (fit(shards, *PACKED, "--steps", 9, *options) for options in ((), more))
+    assert other.losses == plain.losses
+
+
+@pytest.mark.parametrize(
     ("message", "wanted"),
     [
         (

@@ -16,7 +16,7 @@ from examples.vlm.parallel.ranks import joined
 from tests.ports import free_port
 
 SMALL = ModelConfig(
-    vision=VisionConfig(width=16, layers=2, heads=2, patch=4, image_size=16, max_pixels=640),
+    vision=VisionConfig(width=32, layers=2, heads=2, patch=4, image_size=16, max_pixels=640),
     width=32,
     layers=2,
     heads=4,

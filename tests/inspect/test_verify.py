@@ -283,6 +283,11 @@ def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpe
     assert report.damaged_samples == 2
 
 
+def test_what_is_no_dataset_is_an_index_mismatch(tmp_path):
+    with pytest.raises(datapipe.IndexMismatch, match="is empty"):
+        datapipe.verify_dataset(tmp_path)
+
+
 def test_bytes_that_the_disk_cannot_read_are_named(monkeypatch, whole):
     bad = whole.samples[5].spans[0][0] + 10  # in the second shard
     path = str(whole.folder / "shard-000001.tar")

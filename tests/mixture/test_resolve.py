@@ -210,4 +210,4 @@ def test_torch_is_not_imported():
         f"mixture = datapipe.Mixture.of({json.dumps({'a': 1, 'b': 2})}); "
         "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
     )
-    python(program, check=True)
+    python(program, check=True, timeout=300)

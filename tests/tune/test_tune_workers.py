@@ -59,6 +59,7 @@ def test_the_smallest_setting_that_is_good_enough_is_chosen_with_the_reason(swee
     found |= {"most": max(loader.workers for loader in made)}
     for figure, value in case["found"].items():
         assert found.get(figure, getattr(result, figure, None)) == pytest.approx(value, rel=0.06)
+    assert (result.prefetch_factor is None) == (result.num_workers == 0)
     for workers, why in case.get("out", {}).items():
         assert row(result, workers).out == why
     assert case.get("reason", "") in result.reason

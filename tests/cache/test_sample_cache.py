@@ -100,6 +100,7 @@ def test_room_is_in_the_fastest_tier_that_keeps_a_sample():
     for sample in range(COUNT):
         assert (cache.get(use(cache, sample)) == entry_of(sample)).all()
     assert [tier.hits for tier in cache.stats().values()] == [20, 10, 0]
+    assert [tier.bytes for tier in cache.stats().values()] == [20 * SIZE, 10 * SIZE, 0]
 
 
 def test_an_entry_in_place_in_two_tiers_is_read_once():

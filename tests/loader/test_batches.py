@@ -113,11 +113,15 @@ def test_defaults_of_torch_do_not_change_the_numbers(make, user_module, device, 
     try:
         loader = make(transform=user_module(DEFAULTS).same, **options, **workers)
         changed = list(loader)
+        plain = make(**options, **workers)
+        unchanged = list(plain)
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
     loader.close()
+    plain.close()
     assert_same_batches(changed, expected)
+    assert_same_batches(unchanged, expected)
 
 
 @pytest.mark.parametrize("batch_size", [4, 64])

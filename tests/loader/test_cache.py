@@ -15,7 +15,7 @@ from datapipe.testing import assert_same_batches
 from tests.limits import limited
 
 from ..campaigns import rare
-from .stated import IMAGES
+from .stated import IMAGES, darken
 
 FORMS = [*IMAGES, "none"]
 ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "dynamic")]
@@ -208,8 +208,9 @@ def test_a_disk_cache_keeps_to_its_size(make, tmp_path):
     assert entries.stat().st_blocks * 512 <= 60_000 + 4096 * 37
 
 
-def test_stats_say_where_samples_came_from(make, tmp_path):
-    options = {"batch_size": 37, "epochs": 3, "num_workers": 0}
+@pytest.mark.parametrize("transform", [None, darken], ids=["plain", "darkened"])
+def test_stats_say_where_samples_came_from(make, tmp_path, transform):
+    options = {"batch_size": 37, "epochs": 3, "num_workers": 0, "transform": transform}
     loader = make(cache=spec_of("memory and disk", tmp_path), **options)
     list(loader)
     stats = loader.stats()

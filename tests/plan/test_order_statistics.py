@@ -85,7 +85,10 @@ STATISTICS = [position_correlation, serial_correlation, shard_mixing, runs, gaps
 def test_the_order_and_moves_between_epochs_look_uniformly_random(statistic):
     for make in (ours, moves):
         assert max(abs(statistic(make(key))) for key in KEYS) < LIMIT
-    assert abs(statistic(np.arange(SIZE))) > LIMIT  # the statistic notices an order that is not
+    # The statistic notices an order of which a twentieth is not shuffled.
+    shuffled, still = ours(0), SIZE // 20
+    weak = np.concatenate([np.arange(still), shuffled[shuffled >= still]])
+    assert abs(statistic(weak)) > LIMIT
 
 
 @pytest.mark.campaign

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from datapipe.pack.input.members import settle
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    InlineBlob,
+    NamedTexts,
+    RawSample,
+    RawVideo,
+    has_video,
+)
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import raw_turns
@@ -25,7 +32,7 @@ from datapipe.text.messages import (
 )
 from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
-from datapipe.text.videos import VIDEO_FIELD, Video, write_videos
+from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, Video, write_videos
 
 _RARE = 0.01  # share of samples up to which a report does not warn
 _FIELDS = 12
@@ -202,8 +209,8 @@ class WrittenSample:
     source: str  # where it came from
     images: int  # how many it has
     # (role, text, learnt) in order, as a chat template gets them: `<image>` at the place of each
-    # image, `<video: 8 frames>` at that of a video, and a newline after each that is put before a
-    # text that marks none
+    # image, `<video: 8 frames>` at that of a video (`<video>` before it was read), and a newline
+    # after each that is put before a text that marks none
     turns: tuple[tuple[str, str, bool], ...]
 
     def lines(self) -> list[str]:
@@ -231,7 +238,7 @@ def show(
 
     `map` is what `--map` makes of the JSON beside its images; None where the reader has done that.
     `images` is how many it has in the end, with all pages; None for as many as there are files.
-    `videos` are those that some of them are frames of.
+    `videos` are those that some of them are frames of; none where they were not read yet.
     """
     caption: Any = sample.caption
     record = _record_of(sample)
@@ -241,8 +248,12 @@ def show(
         caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
         record, caption = apply_map(record, map, sample.source)
-    if videos:
-        record = {**(in_order(record, sample.images)[0] or {}), VIDEO_FIELD: write_videos(videos)}
+    if videos or has_video(sample):
+        marked, pictures = in_order(record, sample.images)
+        if not videos:  # nothing has read their frames yet
+            places = [at for at, picture in enumerate(pictures) if isinstance(picture, RawVideo)]
+            videos = [Video("", at, (0.0,), 0.0, 0.0) for at in places]
+        record = {**(marked or {}), VIDEO_FIELD: write_videos(videos)}
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))
@@ -254,7 +265,7 @@ def show(
 
 def _shown(piece: Piece) -> str:
     if isinstance(piece, Video):
-        return f"<video: {len(piece.times)} frames>"
+        return f"<video: {len(piece.times)} frames>" if piece.fps else VIDEO_PLACE
     return IMAGE_PLACE if piece is None else piece
 
 

@@ -124,13 +124,24 @@ def test_defaults_of_torch_do_not_change_the_numbers(make, user_module, device, 
     assert_same_batches(unchanged, expected)
 
 
-@pytest.mark.parametrize("batch_size", [4, 64])
-def test_a_field_that_no_sample_has_is_named_once(make, caplog, batch_size):
+@pytest.mark.parametrize("begin", ["its first epoch", "epoch 1", "four times", "a saved state"])
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 64}], ids=str)
+def test_a_field_that_no_sample_has_is_named_once_by_a_loader(make, caplog, options, begin):
+    options = {"meta": ("keys", "id", "source"), "epochs": 2, **options}
     for _ in range(2):
-        list(make(meta=("keys", "id", "source"), batch_size=batch_size))
-    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == 2
-    assert all(re.match(r"meta names 'keys'.*'id'.*'key'", text) for text in warnings)
+        loader = make(**options)
+        if begin == "epoch 1":
+            loader.set_epoch(1)
+        if begin == "a saved state":
+            other = make(**options | {"meta": ("id",)})
+            next(iter(other))
+            loader.load_state_dict(other.state_dict())
+        for _ in range(4 * (begin == "four times")):
+            next(iter(loader))
+        list(loader)
+        (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert re.match(r"meta names 'keys'.*'id'.*'key'", warning)
+        caplog.clear()
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 300}], ids=str)

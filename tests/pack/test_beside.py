@@ -2,10 +2,12 @@
 
 import pytest
 
-from datapipe import index_shards, make_loader, pack_dataset
+from datapipe import PackError, index_shards, make_loader, pack_dataset
+from datapipe.pack.readers import all_readers
 from datapipe.pack.recognition import unused_files
 
 from .chats import turns
+from .reading import estimate
 
 TURNS = turns("What?", "A cat")
 
@@ -129,3 +131,10 @@ def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put)
     report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.teaching.with_text) == (8, 8)
     assert [reject.source for reject in report.examples] == ["texts/99.txt"]
+
+
+def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path, put):
+    texts = {f"{folder}/{n}.txt": "TAN" for folder in ("box", "entities") for n in range(2)}
+    put(tmp_path, {"img/0.jpg": 0, "img/1.jpg": 1} | texts)
+    with pytest.raises(PackError, match="img holds images, and several folders"):
+        estimate(all_readers()["folder"], tmp_path)

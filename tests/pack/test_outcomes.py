@@ -90,6 +90,7 @@ def samples_of(out, members):
     indexes = map(pq.read_table, sorted(out.glob("*.parquet")))
     rows = [row for index in indexes for row in index.to_pylist()]
     samples = dict(zip((row["source"] for row in rows), members(out).values(), strict=True))
+    assert len(samples) == len(rows)
     for row, sample in zip(rows, samples.values(), strict=True):
         text = sample_text(caption_of(sample), json.loads(sample.get("json", "null"))) or ""
         assert row["text_bytes"] == len(text.encode()), row["source"]
@@ -150,6 +151,7 @@ def check_samples(case, samples, raw_files):
 
 def check_rejects(case, lines):
     rejected = {line["source"]: line for line in lines}
+    assert len(rejected) == len(lines)
     assert rejected.keys() == case.get("rejects", {}).keys()
     for source, reason in case.get("rejects", {}).items():
         stated = reason if isinstance(reason, dict) else {"reason": reason}
@@ -158,6 +160,7 @@ def check_rejects(case, lines):
 
 
 def check_report(case, report):
+    assert report.rejected == len(case.get("rejects", {}))
     for lines, key in ((report.notes, "notes"), (report.teaching.warnings(), "warnings")):
         if key in case:
             assert len(lines) == len(case[key]), lines

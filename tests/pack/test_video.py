@@ -135,8 +135,10 @@ def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
 def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):
     files = {"0.mp4": video_bytes(11), "0.txt": b"A cat jumps.", "1.mp4": video_bytes(6)}
     files["1.json"] = b'{"caption": "A dog.", "url": "http://x/y.mp4"}'
+    turns = b'[{"from": "human", "value": "<video>What?"}, {"from": "gpt", "value": "A cat."}]'
+    files |= {"2.mp4": video_bytes(2), "2.json": turns}
     samples = packed(make_tar(tmp_path / "raw.tar", files.items()), video_frames="fps=2,max=8")
-    assert [len(sample) for sample in samples] == [5, 3]
+    assert [len(sample) for sample in samples] == [5, 3, 3]
     pack_dataset(next((tmp_path / "out").glob("*.tar")), tmp_path / "again")
     assert list(members(tmp_path / "again").values()) == samples
 

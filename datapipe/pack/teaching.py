@@ -248,11 +248,12 @@ def show(
         caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
         record, caption = apply_map(record, map, sample.source)
+    unread: list[int] = []
     if videos or has_video(sample):
         marked, pictures = in_order(record, sample.images)
-        if not videos:  # nothing has read their frames yet
-            places = [at for at, picture in enumerate(pictures) if isinstance(picture, RawVideo)]
-            videos = [Video("", at, (0.0,), 0.0, 0.0) for at in places]
+        if not videos:
+            unread = [at for at, picture in enumerate(pictures) if isinstance(picture, RawVideo)]
+            videos = [Video("", at, (0.0,), 0.0, 0.0) for at in unread]
         record = {**(marked or {}), VIDEO_FIELD: write_videos(videos)}
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
@@ -260,7 +261,7 @@ def show(
     written = [
         (turn.role, "".join(_shown(piece) for piece in turn.pieces), turn.trained) for turn in turns
     ]
-    return WrittenSample(source=sample.source, images=images, turns=tuple(written))
+    return WrittenSample(source=sample.source, images=images - len(unread), turns=tuple(written))
 
 
 def _shown(piece: Piece) -> str:

@@ -133,6 +133,31 @@ def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put)
     assert [reject.source for reject in report.examples] == ["texts/99.txt"]
 
 
+def test_what_two_folders_of_images_leave_of_their_texts_is_rejected_once(tmp_path, put, rejects):
+    images = {"left/0.jpg": 0, "left/1.jpg": 1, "right/5.jpg": 2, "right/6.jpg": 3}
+    names = ("0.txt", "1.txt", "5.txt", "6.txt", "5.TXT", "5.pdf", "77.txt")
+    put(tmp_path / "raw", images | {f"texts/{name}": name for name in names})
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, max_rejects=3)
+    assert (report.samples, report.teaching.with_text) == (4, 4)
+    assert {line["source"]: line["reason"] for line in rejects(tmp_path / "out")} == {
+        "texts/5.pdf": "a document; only images and text are packed",
+        "texts/5.txt": "another text of this kind has the same stem as this text",
+        "texts/77.txt": "no image has the same stem as this text",
+    }
+
+
+def test_texts_are_found_in_folders_that_are_reached_later(tmp_path, put):
+    texts = {f"captions/train/{n}.txt": "a" for n in range(2)} | {
+        f"photos/text/1{n}.txt": "b" for n in range(2)
+    }
+    images = {f"images/train/{n}.jpg": n for n in range(2)} | {
+        f"photos/train/1{n}.jpg": n for n in range(2)
+    }
+    put(tmp_path / "raw", images | texts)
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.teaching.with_text, report.rejected) == (4, 4, 0)
+
+
 def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path, put):
     texts = {f"{folder}/{n}.txt": "TAN" for folder in ("box", "entities") for n in range(2)}
     put(tmp_path, {"img/0.jpg": 0, "img/1.jpg": 1} | texts)

@@ -202,3 +202,20 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, raw, monkeypatch):
         PackError, match=r"videos need PyAV: install it with pip install 'datapipe-vlm\["
     ):
         pack_dataset(raw, tmp_path / "out", video_frames="fps=2")
+
+
+def test_a_map_shows_videos_before_their_frames_are_known(tmp_path, put, capsys):
+    said = {"q": "What?", "a": "A cat."}
+    row = {"v": "clip.mp4", "image": "a.jpg", **said}
+    put(tmp_path / "raw", {"clip.mp4": video_bytes(10), "a.jpg": 0, "data.jsonl": row})
+    pack_dataset(
+        tmp_path / "raw/data.jsonl",
+        map="video=v,image=image,user=q,assistant=a",
+        video_frames="fps=2",
+        dry_run=True,
+    )
+    assert capsys.readouterr().err.splitlines()[1:4] == [
+        "data.jsonl#0: 1 image",
+        "    user       <image> / <video> / What?",
+        "  * assistant  A cat.",
+    ]

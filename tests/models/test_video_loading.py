@@ -34,6 +34,20 @@ def test_a_run_resumes_exactly(folders, films):
     )
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_defaults_of_torch_do_not_change_videos(device, folders, films):
+    options = {"batch_size": 2, "device": device}
+    expected = list(loader_of(films, folders["qwen2_5_vl"], **options))
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_device("meta")
+        changed = list(loader_of(films, folders["qwen2_5_vl"], **options))
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert_same_batches(changed, expected)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_fewer_frames_are_as_if_only_they_had_been_packed(name, folders, tmp_path):
     whole = clip(9, (64, 48))

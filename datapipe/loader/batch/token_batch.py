@@ -278,7 +278,9 @@ class TokenSlots:
             slots = range(len(self._samples))
             seconds = [second for slot in slots for second in self._seconds_of(slot)]
             if seconds:
-                result["second_per_grid_ts"] = torch.tensor(seconds)
+                result["second_per_grid_ts"] = torch.tensor(
+                    seconds, dtype=torch.float32, device="cpu"
+                )
         return result | self._constants
 
     def _number(self, slot: int) -> int:

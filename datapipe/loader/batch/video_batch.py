@@ -82,7 +82,7 @@ class VideoSlots(ImageSlots):
 
     @property
     def blank(self) -> Tensor:
-        out = torch.zeros(len(self.pixels), dtype=torch.bool)
+        out = torch.zeros(len(self.pixels), dtype=torch.bool, device="cpu")
         for image in np.flatnonzero(self._empty).tolist():
             begin = self._begins[image]
             out[begin : begin + self._lengths[image]] = True

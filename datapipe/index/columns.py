@@ -130,10 +130,10 @@ class Columns:
     def image_sides(
         self, samples: Int64, counts: Int64 | None = None
     ) -> tuple[Int64, Int64, Int64]:
-        """Return width and height of all images of samples, and the offset of each sample's.
+        """Return widths and heights of the images of n samples, and offsets: int64, [n + 1].
 
-        With `counts`, int64 [n], so many of each, from the first one on. Results are int64, the
-        offsets [n + 1].
+        Sample i has those from `offsets[i]` to the next. With `counts`, int64 [n], only its first
+        `counts[i]` images are among them.
         """
         # Batches, which come again and again, look them up through a mapping.
         look = read_values if counts is None else take_values

@@ -164,7 +164,7 @@ def _limited(videos: Sequence[Video], most: int) -> list[Video]:
 
 
 def _read(entry: Any) -> Video:
-    """Return a video; raise one of several errors for what `write_videos` never makes."""
+    """Return a video; what `write_videos` never makes raises one of several errors."""
     first, times = entry["first"], entry["times"]
     seconds = tuple(map(float, times))
     is_made = isinstance(first, int) and isinstance(times, list) and first >= 0

@@ -207,7 +207,7 @@ class _Crew:
         # Anything but a task means that the crew may have ended.
         self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.owner: weakref.ref[ThreadPool[Any, Any]] | None = None
-        self._stopped = False
+        self.is_stopped = False
         self._on_end = on_end
         self._count = workers
         self._exits = itertools.count(1)
@@ -220,7 +220,7 @@ class _Crew:
     @property
     def ended(self) -> bool:
         """True if the pool was closed or is gone."""
-        return self._stopped or self.owner is None or self.owner() is None
+        return self.is_stopped or self.owner is None or self.owner() is None
 
     def start(self) -> None:
         """Start the threads, and wait for their initializers."""
@@ -240,7 +240,7 @@ class _Crew:
 
     def stop(self) -> None:
         """Tell the threads to end, without waiting for it."""
-        self._stopped = True
+        self.is_stopped = True
         self.queue.put(None)
 
     def leave(self) -> None:
@@ -249,7 +249,7 @@ class _Crew:
             self._end()
 
     def _end(self) -> None:
-        if not self._stopped:
+        if not self.is_stopped:
             # The pool was dropped. Python code runs when a `Thread` is deleted, so the thread that
             # dropped the pool must not be the last to refer to one.
             self._threads.clear()
@@ -272,7 +272,9 @@ def _serve(crew: _Crew) -> None:
     """Run tasks until the crew ends. Entry of a thread."""
     try:
         try:
-            if crew.initializer is not None:
+            # Nobody waits for a thread that Ctrl-C kept `start` from seeing. If it were in C++ when
+            # the interpreter goes away, the process would be aborted.
+            if crew.initializer is not None and not crew.is_stopped:
                 crew.initializer()
         except BaseException as error:  # raised again in the thread that starts the crew
             crew.started.put(error)

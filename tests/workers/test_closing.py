@@ -93,3 +93,23 @@ def test_a_cluster_closed_before_any_line_of_a_run_says_so_and_runs_again():
     pytest.importorskip("ray")
     with closing(RayCluster(None, 2, None)) as cluster:
         close_before_each_line(lambda: RayPool(cluster, worker, ahead=3), visits=1)
+
+
+def test_a_thread_that_an_interrupted_start_did_not_see_begins_nothing(monkeypatch):
+    launched, begun = [], []
+
+    def struck(thread):
+        launched.append(thread)  # it runs later, as the system pleases
+        raise KeyboardInterrupt
+
+    pool = ThreadPool(lambda job: job, 2, initializer=lambda: begun.append("initializer"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", struck)
+        with pytest.raises(KeyboardInterrupt):
+            next(pool.run([1]))
+    (thread,) = launched
+    thread.start()
+    thread.join()
+    assert not begun
+    assert list(pool.run([1, 2])) == [1, 2]
+    assert begun == ["initializer"] * 2

@@ -64,7 +64,7 @@ class StepJob:
     run_after: Run  # position of the run once the batch was yielded
     keys: RandomKeys  # what random numbers depend on
     labels: int | None = None  # tokens that all ranks predict; None without a tokenizer
-    first: bool = False  # that the loader makes
+    first: bool = False  # whether the loader has made no step before
     last: bool = False  # no step follows
     next_use: Int64 | None = None  # int64 [n], of each sample, for a cache that evicts by it
     resident: Bools | None = None  # bool [n], samples whose images are on the device

@@ -89,14 +89,14 @@ class ParallelFolders:
         return None
 
     def others_that_take(self, texts: TextFolder, images: str) -> list[SortedNames]:
-        """Return the files of each other folder of images that takes texts of this folder too."""
+        """Return the files of each further folder of images that takes its texts from this one."""
         found = []
         for other, _ in self._parallel(texts.folder):
             is_known = other in self._texts
             taken = (text.folder for text in self._texts_of(other) if text.kind == "taken")
             if other != images and texts.folder in taken:
                 found.append(self.files(other))
-            if not is_known:  # folders beside it may be unknown until the walk comes to it
+            if not is_known:  # the walk has not come to it, so folders beside it may be unknown
                 del self._texts[other]
         return found
 

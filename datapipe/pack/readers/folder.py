@@ -241,7 +241,7 @@ class _Samples:
         for name in elsewhere:
             stem, ext = split_extension(name)
             images_elsewhere |= {stem, name} if tree.is_picture(ext) else set()
-        given: set[tuple[str, str]] = set()  # texts, by stem and extension, that those have
+        given: set[tuple[str, str]] = set()  # stems and extensions of texts that they get
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:

@@ -9,8 +9,9 @@
               list, or all members in a mapping
     keys      of the samples
     images    numbers of the photographs of each sample
-    records   fields of the JSON of each sample; `videos` are the names and first images of those
-              that its `frames` are of, by their numbers; `names` are those of its members, in order
+    records   fields of the JSON of each sample
+    videos    of each sample, names and first images; `frames` are the numbers of their frames
+    names     of the members of each sample, in order
     rejects   reasons by sources, or other values of a reject; there are none if none are stated
     notes, warnings   lines of the report
     shown     the first samples as they are written out: a line for each turn

@@ -96,7 +96,7 @@ class ParallelFolders:
             taken = (text.folder for text in self._texts_of(other) if text.kind == "taken")
             if other != images and texts.folder in taken:
                 found.append(self.files(other))
-            if not is_known:  # the walk has not come to it, so folders beside it may be unknown
+            if not is_known:  # judged too early: the walk has yet to note the folders beside it
                 del self._texts[other]
         return found
 

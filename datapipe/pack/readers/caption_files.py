@@ -18,9 +18,9 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
+from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.locate import LOOK, only_one

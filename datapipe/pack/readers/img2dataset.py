@@ -20,8 +20,8 @@ from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
 from datapipe.pack.records.streams.record_files import key_of_record, plain
 from datapipe.text.sample_text import parse_json

@@ -21,13 +21,13 @@ from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.disk_join import Entries, Entry, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
+from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import (
     columns_of_record,
     image_columns,
     is_image,
     is_image_struct,
-    rejected,
 )
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams.record_files import RecordFiles, first_of, with_images

@@ -24,8 +24,9 @@ from datapipe.pack.input.raw_sample import (
     RecordSample,
     Reject,
 )
+from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.images.unused import map_of_turns, unused_images
 from datapipe.pack.records.locate import LOOK, find_objects, only_one

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START, medium_of
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.records.images.roots import Images
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -145,14 +145,6 @@ def is_image(value: Any) -> bool:
 def may_be_encoded(text: str) -> bool:
     """Return whether a text begins as images in base64 and their `data:` URIs do; false is sure."""
     return text.startswith(_ENCODED_STARTS)
-
-
-def rejected(source: str, error: SampleError | RecursionError) -> Reject:
-    """Return the reject of an input with which something is wrong."""
-    if isinstance(error, RecursionError):
-        return Reject(source, "record is nested too deeply", "DecodeError")
-    file = error.member if error.member != source else ""
-    return Reject(source, printable(error.reason), type(error).__name__, file)
 
 
 def _from_text(text: str, path: Callable[[str], str], name: str) -> Blob | InlineBlob:

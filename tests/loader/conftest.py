@@ -128,6 +128,25 @@ def text(tokenizer):
     return make
 
 
+@pytest.fixture(scope="session")
+def vocabulary(tokenizer):
+    """The tokenizer with the tokens of Qwen2-VL, whose images never follow each other directly."""
+    made = Tokenizer.from_file(str(tokenizer))
+    made.add_special_tokens(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"])
+    return made
+
+
+@pytest.fixture
+def qwen(vocabulary):
+    """Makes a `TextSpec` of ChatML for Qwen2-VL."""
+
+    def make(**options):
+        defaults = {"image_token": "<|image_pad|>", "image_tokens": "native"}
+        return datapipe.TextSpec(tokenizer=vocabulary, template="chatml", **defaults | options)
+
+    return make
+
+
 @pytest.fixture
 def damaged(packed, tmp_path):
     """The packed dataset with bytes of two JPEGs overwritten in place."""

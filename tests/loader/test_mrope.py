@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 import datapipe
 from datapipe import ImageSpec, PlanError
@@ -19,7 +18,6 @@ from examples.huggingface_models import make_tiny
 IMAGE = ImageSpec(
     resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096, mrope=True
 )
-AROUND = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 META = ("key", "valid", "images_per_sample")
 
 
@@ -58,27 +56,10 @@ def test_positions_are_those_of_a_token_at_a_time(parts):
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tokenizer):
-    """With the tokens of Qwen2-VL, whose images never follow each other directly."""
-    made = Tokenizer.from_file(str(tokenizer))
-    made.add_special_tokens([*AROUND])
-    return made
-
-
-@pytest.fixture
-def qwen(vocabulary):
-    def make(**options):
-        options = {"template": "chatml", "image_token": AROUND[1]} | options
-        return datapipe.TextSpec(tokenizer=vocabulary, image_tokens="native", **options)
-
-    return make
-
-
-@pytest.fixture(scope="module")
 def rope_index(vocabulary):
     """`get_rope_index` of a Qwen2-VL, over a padded batch."""
     pytest.importorskip("transformers")
-    image_id = vocabulary.token_to_id(AROUND[1])
+    image_id = vocabulary.token_to_id("<|image_pad|>")
     model, _ = make_tiny("qwen2-vl", vocabulary)
 
     def positions(batch):
@@ -156,7 +137,7 @@ def test_packed_positions_are_those_of_each_sample_padded(make, text, options):
 
 
 def test_skipped_samples_keep_places_of_images(damaged, qwen, vocabulary):
-    image_id = vocabulary.token_to_id(AROUND[1])
+    image_id = vocabulary.token_to_id("<|image_pad|>")
     for options in ({"batch_size": 4}, {"pack": 200}):
         both = {"image": IMAGE, "text": qwen(), "on_error": "skip"}
         loader = datapipe.make_loader(damaged, num_workers=2, meta="valid", **both, **options)

@@ -6,26 +6,17 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from datapipe import PlanError, RunSpec
+from datapipe import PlanError
 from datapipe.cpus import available_cpus, cgroup_quota
-from datapipe.loader.distributed import (
-    check_agreement,
-    check_ranks_hold,
-    default_workers,
-    resolve_ranks,
-)
+from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
 from tests.case_files import cases
 from tests.fake_ranks import fake_rank
 from tests.waiting import PATIENCE
 
 
-def test_without_anything_there_is_one_rank_and_nonsense_in_the_environment_is_named(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert resolve_ranks(None, None) == (0, 1)
+def test_nonsense_in_the_environment_is_named(monkeypatch):
     monkeypatch.setenv("RANK", "first")
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(PlanError, match="RANK='first'"):
@@ -40,12 +31,14 @@ def test_ranks_come_from_torchrun(make, monkeypatch):
     assert next(iter(loader))["key"] == ["000000001", "000000004"]
 
 
-def test_a_process_group_wins_over_the_environment_and_numbers_given_over_both(monkeypatch):
+def test_numbers_win_over_a_process_group_and_a_mesh_and_these_over_torchrun(monkeypatch):
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert resolve_ranks(0, 2) == (0, 2)
-    with fake_rank(0, 1):
-        assert resolve_ranks(None, None) == (0, 1)
+    with fake_rank(3, 4):
+        assert resolve_ranks(0, 2) == (0, 2)
+        assert resolve_ranks(None, None) == (3, 4)
+        assert resolve_ranks(None, None, mesh_of((2, 2), ("dp", "tp"))) == (1, 2)
 
 
 def test_ranks_that_came_later_than_the_loader_are_noticed():
@@ -72,25 +65,6 @@ def test_a_container_limit_counts(tmp_path, content, cpus):
     assert available_cpus() >= 1
 
 
-IN_A_GROUP = """
-import sys
-import torch.distributed as dist
-import datapipe
-folder, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-options = eval(sys.argv[4], {"RunSpec": datapipe.RunSpec})
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-try:
-    loader = datapipe.make_loader(folder, batch_size=4, num_workers=1,
-                                  image=datapipe.ImageSpec(size=8), **options)
-    keys = [key for b in loader for key, ok in zip(b["key"], b["valid"].tolist()) if ok]
-    print(len(loader), *keys)
-except datapipe.PlanError as error:
-    print("PlanError", error)
-finally:
-    dist.destroy_process_group()
-"""
-
-
 def run_ranks(program, *arguments):
     """Output of programs that run together; each is a rank with its own arguments."""
     ranks = [
@@ -100,36 +74,6 @@ def run_ranks(program, *arguments):
         for each in arguments
     ]
     return [rank.communicate(timeout=PATIENCE)[0].strip() for rank in ranks]
-
-
-def run_group(folder, store, *options):
-    """Output of the ranks of a process group, by the options of each."""
-    given = ((folder, store, rank, repr(each)) for rank, each in enumerate(options))
-    return run_ranks(IN_A_GROUP, *given)
-
-
-@pytest.mark.campaign
-def test_ranks_of_a_process_group_share_an_epoch(packed, tmp_path):
-    ranks = [out.split() for out in run_group(packed, tmp_path / "store", {}, {})]
-    assert [steps for steps, *_ in ranks] == ["5", "5"]
-    seen = [key for _, *keys in ranks for key in keys]
-    assert len(seen) == len(set(seen)) == 37
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"seed": 2},
-        {"exclude": [3]},
-        {"run": RunSpec(max_steps=2)},
-        {"run": RunSpec(global_batch_size=16)},
-    ],
-    ids=str,
-)
-def test_ranks_that_disagree_are_told_so(packed, tmp_path, other):
-    for out in run_group(packed, tmp_path / "store", {}, other):
-        assert out.startswith("PlanError ranks disagree")
 
 
 def mesh_of(shape, names=None):
@@ -178,13 +122,6 @@ def test_the_mesh_that_accelerate_builds_is_understood():
             assert resolve_ranks(None, None, mesh["dp_shard"]) == (rank // 2 % 2, 2)
 
 
-def test_a_mesh_wins_over_the_process_group_and_the_environment(monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with fake_rank(3, 4):
-        assert resolve_ranks(None, None, mesh_of((2, 2), ("dp", "tp"))) == (1, 2)
-
-
 @pytest.mark.parametrize("numbers", [(0, 1), (0, None), (None, 2)])
 def test_a_mesh_beside_numbers_is_refused(numbers):
     with fake_rank(0, 4), pytest.raises(PlanError, match="either the numbers or the mesh"):
@@ -201,27 +138,30 @@ import json, sys
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import datapipe
-from datapipe.loader.distributed import check_agreement
-store, rank = sys.argv[1], int(sys.argv[2])
+folder, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 out = {}
 
-def ask(name, number, mesh):
+def ask(name, mesh=None, **options):
     try:
-        check_agreement(f"{number:015x}", mesh)
+        datapipe.make_loader(folder, batch_size=4, image=None, mesh=mesh, **options)
         out[name] = True
     except datapipe.PlanError as error:
         assert "ranks disagree" in str(error)
         out[name] = False
 
-ask("one differs", rank == 3, mesh)
-ask("peers agree", rank % 2, mesh["dp"])
-ask("peers differ", rank % 2, mesh["tp"])
+ask("one differs", mesh, seed=int(rank == 3))
+ask("peers agree", mesh["dp"], seed=rank % 2)
+ask("peers differ", mesh["tp"], seed=rank % 2)
+ask("all agree")
+ask("exclude differs", exclude=[rank])
+ask("steps differ", run=datapipe.RunSpec(max_steps=2 + rank // 3))
+ask("global batches differ", run=datapipe.RunSpec(global_batch_size=16 << rank // 3))
 part = DeviceMesh("cpu", torch.arange(3))
 if rank < 3:
-    ask("a part agrees", 0, part)
-    ask("a part differs", rank == 1, part)
+    ask("parts agree", part)
+    ask("parts differ", part, seed=int(rank == 1))
 dist.barrier()
 dist.destroy_process_group()
 print(json.dumps(out))
@@ -229,16 +169,10 @@ print(json.dumps(out))
 
 
 @pytest.mark.campaign
-def test_plans_are_compared_along_the_dimensions_of_a_mesh(tmp_path):
+def test_plans_are_compared_along_the_dimensions_of_a_mesh(packed, tmp_path):
     """Four processes, 2 (dp) by 2 (tp); the last one is outside of a mesh of three."""
-    found = map(
-        json.loads, run_ranks(ON_A_MESH, *((tmp_path / "store", rank) for rank in range(4)))
-    )
-    every = {"one differs": False, "peers agree": True, "peers differ": False}
-    part = {"a part agrees": True, "a part differs": False}
-    assert list(found) == [every | part] * 3 + [every]
-
-
-def test_without_a_process_group_there_is_nobody_to_compare_with():
-    assert not dist.is_initialized()
-    check_agreement("0" * 15)
+    given = ((packed, tmp_path / "store", rank) for rank in range(4))
+    for rank, answers in enumerate(map(json.loads, run_ranks(ON_A_MESH, *given))):
+        assert len(answers) == (7 if rank == 3 else 9)
+        for what, agreed in answers.items():
+            assert agreed == what.endswith(" agree"), what

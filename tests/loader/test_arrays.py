@@ -1,6 +1,5 @@
 """Arrays give the batches that the shards they came from give, bit for bit; in mixtures too."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, IndexMismatch, PlanError, convert_dataset
@@ -19,7 +17,6 @@ from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..campaigns import rare
 from ..remote.server import serving
-from .conftest import PHOTOS
 from .stated import read, tried, with_specs
 
 STRETCH = ImageSpec(size=24)
@@ -37,15 +34,16 @@ GEOMETRY = ("image_geometry", "source", "sample", "id", "text")
 
 @pytest.fixture(scope="module")
 def folders(packed, tokenizer, tmp_path_factory):
-    """Shards `a`, `b` and `c`, and arrays of them, in capitals.
+    """Shards `a`, some samples of it `b`, those without images `c`, and arrays in capitals.
 
-    `A` is `a` with tokens, `S` without, `P` padded, `X` cropped; `B` has no tokens. Samples of `c`
-    have no images, `T` is the same as arrays of texts.
+    `A` is `a` with tokens, `S` without, `P` padded, `X` cropped; `B` has no tokens, `T` is
+    `c` as arrays of texts.
     """
     root = tmp_path_factory.mktemp("arrays")
     shards = {"a": packed, "b": root / "b", "c": root / "c"}
-    datapipe.pack_dataset(_raw(root / "raw/b", 23, images=True), root / "b", shard_size=5)
-    datapipe.pack_dataset(_raw(root / "raw/c", 9, images=False), root / "c", shard_size=5)
+    few = datapipe.CopySpec(shard_size="5")
+    datapipe.select_samples(packed, root / "b", number=23, output=few)
+    datapipe.select_samples(packed, root / "c", where="images == 0")
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6)
     convert_dataset(packed, root / "A", image=STRETCH, text=text, workers=2)
     for of, name, image in (("a", "S", STRETCH), ("a", "P", PAD), ("a", "X", CROP)):
@@ -53,25 +51,6 @@ def folders(packed, tokenizer, tmp_path_factory):
     convert_dataset(root / "b", root / "B", image=STRETCH)
     convert_dataset(root / "c", root / "T", text=text)
     return shards | {name: root / name for name in "ASPXBT"}
-
-
-def _raw(root, samples, images):
-    root.mkdir(parents=True)
-    photo = Image.open(PHOTOS / "coffee.png").convert("RGB")
-    records = []
-    for number in range(samples):
-        names = [f"{number}-{image}.jpg" for image in range((number + 1) % 3 if images else 0)]
-        for left, name in enumerate(names, number):
-            photo.crop((9 * left, left, 9 * left + 100, left + 80 + number)).save(root / name)
-        question = "<image>" * len(names) + f"Which of {root.name} is {number}?"
-        turns = [("human", question), ("gpt", f"{root.name} " * (number % 4 + 1))]
-        record = {
-            "id": f"{root.name}-{number}",
-            "conversations": [{"from": who, "value": said} for who, said in turns],
-        }
-        records.append(record | ({"image": names} if names else {}))
-    (root / "data.json").write_text(json.dumps(records))
-    return root
 
 
 def shards_of(letters):

@@ -13,7 +13,7 @@ import datapipe
 from datapipe import ImageSpec
 from datapipe.testing import assert_same_batches, valid_keys
 
-SAMPLES = 37  # in the packed dataset
+from .conftest import SAMPLES
 
 
 def pictures(found):
@@ -46,18 +46,18 @@ def test_normalised_values_are_those_of_the_uint8_image(make):
 
 
 def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make):
-    batch = next(iter(make(shuffle=False, batch_size=2, meta=("id", "conversations", "absent"))))
+    (batch,) = make(shuffle=False, batch_size=SAMPLES, meta=("id", "conversations", "absent"))
     assert batch["text"][1] == "user: <image>What is number 1?\nassistant: It is 1."
-    assert batch["id"] == ["id-0", "id-1"]
+    assert batch["text"][9] == "user: What is number 9?\nassistant: It is 9."
+    assert batch["id"][:2] == ["id-0", "id-1"]
     assert batch["conversations"][1][1] == {"from": "gpt", "value": "It is 1."}
-    assert batch["absent"] == [None, None]
+    assert batch["absent"] == [None] * SAMPLES
 
 
-def test_text_alone_makes_a_batch_without_images(make):
-    batch = list(make(shuffle=False, batch_size=1))[9]
-    assert batch["images_per_sample"].tolist() == [0]
+def test_a_batch_without_images_has_rows_for_none(make):
+    batch = next(iter(make(where="images == 0")))
+    assert batch["images_per_sample"].tolist() == [0] * 4
     assert batch["pixel_values"].shape == (0, 3, 32, 32)
-    assert batch["text"] == ["user: What is number 9?\nassistant: It is 9."]
 
 
 def test_an_epoch_has_every_sample_once_and_len_is_exact(make):
@@ -68,13 +68,6 @@ def test_an_epoch_has_every_sample_once_and_len_is_exact(make):
     assert first != second
     assert sorted(first) == sorted(second) == valid_keys(make(shuffle=False))
     assert len(set(first)) == len(first) == SAMPLES
-
-
-@pytest.mark.parametrize(("num_workers", "prefetch_factor"), [(1, 5), (3, 1), (8, 5)])
-def test_workers_and_prefetch_do_not_change_a_bit(make, num_workers, prefetch_factor):
-    alone = make(num_workers=0)
-    many = make(num_workers=num_workers, prefetch_factor=prefetch_factor)
-    assert_same_batches(alone, many)
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"device": "cpu"}], ids=str)

@@ -1,6 +1,5 @@
 """Converting shards to arrays: the same bytes however it went, and nothing lost silently."""
 
-import json
 import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import datapipe
 from datapipe import ImageSpec, PackError, PlanError, convert_dataset
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_same_batches
+from tests.flipping import flip
 from tests.limits import limited
 
 from ..remote.server import serving
@@ -83,42 +83,23 @@ def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
     assert contents(tmp_path / "arrays") == before
 
 
-def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path):
-    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
+def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path, rejects):
+    """Of a sample with a good image before a broken one, none stays where the next one belongs."""
+    overwrite_image(damaged, 3, image=1)
+    with pytest.raises(PackError, match="3 of 37 inputs were rejected"):
         convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
-    report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2)
-    assert (report.samples, report.rejected) == (35, 2)
-    lines = (tmp_path / "arrays/rejects.jsonl").read_text().splitlines()
-    rejects = [json.loads(line) for line in lines]
-    assert [reject["file"].split(".")[0] for reject in rejects] == list(DAMAGED)
-    assert all("the shard is damaged" in reject["reason"] for reject in rejects)
-    options = {"batch_size": 4, "image": IMAGE, "shuffle": False}
-    whole = datapipe.make_loader(damaged, on_error="skip", **options)
-    kept = [
-        (key, text)
-        for batch in whole
-        for key, text, valid in zip(batch["key"], batch["text"], batch["valid"], strict=True)
-        if valid
-    ]
+    report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=3)
+    assert (report.samples, report.rejected) == (34, 3)
+    named = rejects(tmp_path / "arrays")
+    assert [reject["file"].split(".")[0] for reject in named] == ["000000003", *DAMAGED]
+    assert all("the shard is damaged" in reject["reason"] for reject in named)
+    options = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
     arrays = datapipe.make_loader(tmp_path / "arrays", **options)
-    there = [pair for batch in arrays for pair in zip(batch["key"], batch["text"], strict=True)]
-    assert there[: len(kept)] == kept
-    assert arrays.dataset.manifest.rejected == 2
+    whole = datapipe.make_loader(damaged, on_error="skip", **options)
+    assert_same_batches(arrays, [batch for batch in whole if batch["valid"].all()])
+    assert arrays.dataset.manifest.rejected == 3
     images = np.load(tmp_path / "arrays/images.npy", mmap_mode="r")
     assert len(images) == report.images == arrays.dataset.manifest.images
-
-
-def test_a_sample_goes_whole(packed, tmp_path):
-    """Its first image is good, and must not stay where the next sample's belongs."""
-    folder = tmp_path / "damaged"
-    shutil.copytree(packed, folder)
-    two = np.diff(open_dataset(folder).columns.sample_image).tolist().index(2)
-    overwrite_image(folder, two, image=1)
-    convert_dataset(folder, tmp_path / "arrays", image=IMAGE, max_rejects=1)
-    options = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
-    there = list(datapipe.make_loader(tmp_path / "arrays", **options))
-    here = [b for b in datapipe.make_loader(folder, on_error="skip", **options) if b["valid"].all()]
-    assert_same_batches(there, here)
 
 
 def test_other_options_and_other_shards_are_refused(packed, tmp_path):
@@ -200,9 +181,9 @@ def test_what_was_damaged_meanwhile_is_converted_again(packed, text, tmp_path, c
         shutil.rmtree(out)
         shutil.copytree(kept, out)
         path = out / ".pack" / ("convert.jsonl" if name == "torn journal" else name)
-        data = bytearray(path.read_bytes())
-        data[150] ^= 1
-        path.write_bytes(data if path.name == name else path.read_bytes()[:-20])
+        flip(path, 150)
+        if name == "torn journal":
+            path.write_bytes((kept / ".pack" / path.name).read_bytes()[:-20])
         caplog.clear()
         convert_dataset(**options)
         assert contents(out) == whole, name

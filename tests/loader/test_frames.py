@@ -1,6 +1,6 @@
 """The way of a sample through the code is short."""
 
-import textwrap
+from pathlib import Path
 
 import pytest
 import simplejpeg
@@ -36,20 +36,17 @@ RECORDER = """
 @pytest.mark.parametrize(
     ("workers", "entry"), [("threads", "_PieceWork.run"), ("processes", "BatchWorker.__call__")]
 )
-def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(
-    make, tmp_path, monkeypatch, workers, entry
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    module = tmp_path / f"recorder_{workers}.py"
-    module.write_text(textwrap.dedent(RECORDER))
+def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(make, user_module, workers, entry):
     decode_jpeg = simplejpeg.decode_jpeg
+    module = user_module(RECORDER)
     try:
-        loader = make(transform=__import__(module.stem).same, workers=workers, num_workers=1)
+        loader = make(transform=module.same, workers=workers, num_workers=1)
         next(iter(loader))
         loader.close()
     finally:
         simplejpeg.decode_jpeg = decode_jpeg
-    stacks = [line.split() for line in module.with_suffix(".txt").read_text().splitlines()]
+    lines = Path(module.__file__).with_suffix(".txt").read_text().splitlines()
+    stacks = [line.split() for line in lines]
     between = [stack[: stack.index(entry)] for stack in stacks if entry in stack]
     assert between
     assert all(0 < len(stack) <= MOST for stack in between), between

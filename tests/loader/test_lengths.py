@@ -22,6 +22,7 @@ from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.text.encode import EncodedText, TextEncoder
 from datapipe.text.sample_text import sample_text
 from datapipe.text.spec import TextSpec
+from tests.flipping import flip
 from tests.waiting import wait_until
 
 IMAGE = "<image>"
@@ -168,13 +169,11 @@ def test_what_lies_between_texts_is_not_read(foreign):
 
 
 def damage(dataset, sample, ext):
-    """Change one byte of a member."""
+    """Change one bit of a member."""
     columns = dataset.columns
     member = next(m for m in columns.members(sample) if m.ext == ext)
-    path = dataset.folder / dataset.manifest.shards[columns.shard(sample)].name
-    content = bytearray(path.read_bytes())
-    content[member.offset + member.size // 2] ^= 1
-    path.write_bytes(content)
+    shard = dataset.manifest.shards[columns.shard(sample)].name
+    flip(dataset.folder / shard, member.offset + member.size // 2)
 
 
 def test_a_damaged_text_is_noticed_and_a_damaged_image_is_not_read(dataset):

@@ -8,6 +8,7 @@ import datapipe
 from datapipe import PlanError, StoreError
 from datapipe.testing import valid_keys
 from tests.case_files import cases
+from tests.flipping import flip
 
 from ..remote.server import serving
 
@@ -60,14 +61,13 @@ def test_odd_values_are_compared_as_in_python(indexed, values, where, numbers):
     assert kept(folder, where) == [int(number) for number in numbers.split()]
 
 
-def test_a_dataset_that_grows_reads_its_new_shards_alone(tmp_path):
+def test_a_dataset_that_grows_reads_its_new_shards_alone(tmp_path, make_llava):
     said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
 
     def pack(name, numbers, **options):
         scores = ({"score": number if number > 2 else None} for number in numbers)
         records = [{"conversations": said} | score for score in scores]
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "data.json").write_text(json.dumps(records))
+        make_llava(tmp_path / name, records)
         datapipe.pack_dataset(
             tmp_path / name, tmp_path / "out", shard_size="5", workers=1, **options
         )
@@ -87,9 +87,7 @@ def test_damaged_and_missing_files_are_read_again(indexed):
     datapipe.index_fields(folder, "score")
     files = sorted(folder.glob("fields/*/*.arrow"))
     assert len(files) == 3
-    content = bytearray(files[0].read_bytes())
-    content[len(content) // 2] ^= 1
-    files[0].write_bytes(content)
+    flip(files[0], files[0].stat().st_size // 2)
     files[1].write_bytes(files[1].read_bytes()[:2])
     files[2].unlink()
     assert kept(folder, "score >= 1") == list(range(10, 20))

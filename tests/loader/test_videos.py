@@ -1,7 +1,6 @@
 """Frames of videos are images of their sample; `max_frames` chooses some of them in the plan."""
 
 import pytest
-from tokenizers import Tokenizer
 
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, StateMismatch
@@ -16,6 +15,7 @@ CHOSEN = {  # of so many frames of a video, if at most so many are wanted
     (40, 4): [0, 13, 26, 39],
 }
 TOKENS = 4  # of an image
+IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
 
 
 def image(max_frames=None):
@@ -48,24 +48,19 @@ def levels(key, most=None):
     return found
 
 
-def check(batch, image_id, most=None):
+def check(batch, most=None):
     """Compare the images of a batch, and the tokens that stand for them, with those expected."""
     expected = [value for key in batch["key"] for value in levels(key, most)]
     found = batch["pixel_values"].float().mean((1, 2, 3)).tolist()
     assert found == pytest.approx(expected, abs=0.6)
-    assert int((batch["input_ids"] == image_id).sum()) == TOKENS * len(expected)
-
-
-@pytest.fixture
-def image_id(tokenizer):
-    return Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
+    assert int((batch["input_ids"] == IMAGE_ID).sum()) == TOKENS * len(expected)
 
 
 @pytest.mark.parametrize("most", [None, 4])
-def test_a_sample_has_its_images_and_the_chosen_frames_in_order(make, image_id, most):
+def test_a_sample_has_its_images_and_the_chosen_frames_in_order(make, most):
     keys = []
     for batch in make(most):
-        check(batch, image_id, most)
+        check(batch, most)
         keys += batch["key"]
     assert keys == list(FRAMES)
 
@@ -89,13 +84,13 @@ def test_frames_that_are_left_out_are_not_read(make, shards):
 
 
 @pytest.mark.parametrize("most", [None, 4])
-def test_packs_count_the_frames_that_they_have(make, tmp_path, image_id, most):
+def test_packs_count_the_frames_that_they_have(make, tmp_path, most):
     folder = make_shards(tmp_path / "many", repeats=4)
     loader = make(most, path=folder, pack=250, shuffle=True)
     batches = list(loader)
     assert len(batches) == len(loader)
     for batch in batches:
-        check(batch, image_id, most)
+        check(batch, most)
         assert batch["input_ids"].numel() <= 250
     assert sorted(key for b in batches for key in b["key"]) == sorted([*FRAMES] * 4)
 
@@ -124,7 +119,7 @@ def test_conditions_see_the_images_that_are_left(make):
         make(where="images == 4")
 
 
-def test_datasets_of_a_mixture_may_have_numbers_of_their_own(make, tmp_path, image_id):
+def test_datasets_of_a_mixture_may_have_numbers_of_their_own(make, tmp_path):
     folders = {name: make_shards(tmp_path / name) for name in ("few", "all")}
     few = {"repeat": 1, "image": {"size": 16, "patch": 8, "max_frames": 4}}
     datasets = {str(folders["few"]): few, str(folders["all"]): "1x"}
@@ -139,17 +134,17 @@ def test_datasets_of_a_mixture_may_have_numbers_of_their_own(make, tmp_path, ima
 
 
 @pytest.mark.parametrize("keep", ["encoded", "decoded"])
-def test_caches_keep_numbers_of_frames_apart(make, tmp_path, image_id, keep):
+def test_caches_keep_numbers_of_frames_apart(make, tmp_path, keep):
     cache = CacheSpec(disk=tmp_path / "cache", keep=keep)
     for most in (4, None, 4, None):
         for batch in make(most, cache=cache, epochs=2):
-            check(batch, image_id, most)
+            check(batch, most)
 
 
-def test_arrays_hold_all_frames(make, shards, tmp_path, image_id):
+def test_arrays_hold_all_frames(make, shards, tmp_path):
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
     for batch in make(path=tmp_path / "arrays"):
-        check(batch, image_id)
+        check(batch)
     refused = "max_frames=4 chooses among the frames of shards"
     with pytest.raises(PlanError, match=refused):
         make(4, path=tmp_path / "arrays")

@@ -1,7 +1,6 @@
 """A small packed dataset of real photographs: several images, text alone, several shards."""
 
 import gc
-import json
 import shutil
 import textwrap
 import threading
@@ -28,32 +27,26 @@ DAMAGED = ("000000006", "000000020")
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory):
+def packed(tmp_path_factory, make_llava):
     """37 samples in five shards: every 7th has two images, every 10th none."""
     raw = tmp_path_factory.mktemp("raw")
     records = []
     photos = [Image.open(PHOTOS / name).convert("RGB") for name in ("chelsea.png", "rocket.jpg")]
     for number in range(SAMPLES):
         count = 0 if number % 10 == 9 else 2 if number % 7 == 3 else 1
-        names = []
-        for image in range(count):
+        ending = "png" if number % 5 == 0 else "jpg"
+        names = [f"{number}-{image}.{ending}" for image in range(count)]
+        for image, name in enumerate(names):
             left = (number * 13 + image * 50) % 120
             crop = photos[number % 2].crop((left, left, left + 160 + number, left + 120))
-            name = f"{number}-{image}.{'png' if number % 5 == 0 else 'jpg'}"
             crop.save(raw / name)
-            names.append(name)
-        question = "<image>" * count + f"What is number {number}?"
-        record = {
-            "id": f"id-{number}",
-            "conversations": [
-                {"from": "human", "value": question},
-                {"from": "gpt", "value": f"It is {number}."},
-            ],
-        }
-        if names:
-            record["image"] = names[0] if count == 1 else names
-        records.append(record)
-    (raw / "data.json").write_text(json.dumps(records))
+        turns = [
+            {"from": "human", "value": "<image>" * count + f"What is number {number}?"},
+            {"from": "gpt", "value": f"It is {number}."},
+        ]
+        images = {"image": names[0] if count == 1 else names} if names else {}
+        records.append({"id": f"id-{number}", "conversations": turns, **images})
+    make_llava(raw, records)
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=8)
     return out

@@ -104,20 +104,6 @@ def test_tokens_are_counted_by_rule_or_function_if_images_are_left_out(make, tex
     assert int((batch["input_ids"] == 3).sum()) == count(*sizes).sum()
 
 
-@pytest.mark.parametrize("resize", ["native", "dynamic", "tiles"])
-def test_images_of_their_own_size_have_the_tokens_of_their_rule(make, text, resize):
-    sizes = {"size": 56} if resize == "tiles" else {"max_pixels": 56 * 112}
-    image = ImageSpec(resize=resize, patch=14, merge=2, **sizes)
-    rule = "per-tile" if resize == "tiles" else "native"
-    found, asked = (
-        list(make(image=image, text=text(image_tokens=tokens), meta="key"))
-        for tokens in (None, rule)
-    )
-    for one, other in zip(found, asked, strict=True):
-        assert one["key"] == other["key"]
-        assert torch.equal(one["input_ids"], other["input_ids"])
-
-
 def test_tokens_of_an_image_that_nothing_says_are_asked_for(make, text):
     message = (
         r"how many tokens an image of 224 x 224 pixels has depends on the model; give the side "
@@ -152,7 +138,7 @@ def test_shapes_are_constant_where_asked_for(make, text):
     assert {int(batch["cu_seq_lens_q"][-1]) for batch in batches} == {300}
 
 
-def test_overlong_samples_are_refused_dropped_or_cut(make, text):
+def test_overlong_samples_are_refused_dropped_left_out_or_cut(make, text):
     whole = one_by_one(make, text())
     lengths = {key: batch["input_ids"].shape[1] for key, batch in whole.items()}
     limit = int(np.median(list(lengths.values())))
@@ -162,6 +148,9 @@ def test_overlong_samples_are_refused_dropped_or_cut(make, text):
         make(text=text(), pack=limit)
     dropped = one_by_one(make, text(max_length=limit, overlong="drop"))
     assert dropped.keys() == {key for key, length in lengths.items() if length <= limit}
+    few = one_by_one(make, text(), where=f"images >= 1 and tokens <= {limit}")
+    assert few.keys() == {key for key in dropped if "pixel_values" in dropped[key]}
+    assert 0 < len(few) < len(dropped)
     cut = one_by_one(make, text(max_length=limit, overlong="truncate"))
     assert cut.keys() == lengths.keys()
     for key, batch in cut.items():
@@ -170,17 +159,6 @@ def test_overlong_samples_are_refused_dropped_or_cut(make, text):
         assert torch.equal(batch["input_ids"], whole[key]["input_ids"][:, :kept])
         images = len(batch.get("pixel_values", ()))
         assert not images or torch.equal(batch["pixel_values"], whole[key]["pixel_values"][:images])
-
-
-def test_where_filters_on_sizes_and_tokens(make, text):
-    whole = one_by_one(make, text())
-    few = one_by_one(make, text(), where="images >= 1 and tokens < 40")
-    assert 0 < len(few) < len(whole)
-    assert few.keys() == {
-        key
-        for key, batch in whole.items()
-        if batch["images_per_sample"][0] >= 1 and batch["input_ids"].shape[1] < 40
-    }
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"pack": 60}], ids=str)

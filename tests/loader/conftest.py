@@ -24,6 +24,7 @@ from .damage import overwrite_image
 PHOTOS = Path(skimage.__file__).parent / "data"
 SAMPLES = 37
 DAMAGED = ("000000006", "000000020")
+IMAGE_ID = 3  # `<image>` of the tokenizer
 
 
 @pytest.fixture(scope="session")

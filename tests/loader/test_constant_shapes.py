@@ -50,15 +50,11 @@ def test_lengths_are_rounded_up_to_a_multiple(make, text, buckets):
 
 def test_patches_are_filled_up_to_those_of_every_sample(make, text):
     image = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=1024)
-    batch = BatchSpec(3, pad_to=64, sample_patches=40)
-    loader = make(text=text(image_tokens="native"), batch_size=batch, image=image)
+    options = {"text": text(image_tokens="native"), "image": image}
+    loader = make(batch_size=BatchSpec(3, pad_to=64, sample_patches=40), **options)
     assert {len(batch["pixel_values"]) for batch in loader} == {3 * 40}
     with pytest.raises(PlanError, match=r"more than .* 4 patches"):
-        make(
-            text=text(image_tokens="native"),
-            batch_size=BatchSpec(3, pad_to=64, sample_patches=4),
-            image=image,
-        )
+        make(batch_size=BatchSpec(3, pad_to=64, sample_patches=4), **options)
 
 
 def test_samples_that_are_too_large_are_treated_as_asked(make, text):

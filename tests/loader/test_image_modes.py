@@ -12,6 +12,7 @@ from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_resumes_exactly
 
 from ..campaigns import rare
+from .conftest import IMAGE_ID
 from .stated import IMAGES
 
 MODES = {
@@ -23,7 +24,6 @@ MODES = {
     "shortest": ("native", {"image_sizes"}),
 }
 """Rule of the tokens of an image, and what batches say of each image."""
-IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
 modes = pytest.mark.parametrize("mode", MODES)

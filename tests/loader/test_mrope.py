@@ -1,7 +1,7 @@
 """Positions along three axes: as transformers counts them, padded, packed, cut and left out."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -23,19 +23,15 @@ META = ("key", "valid", "images_per_sample")
 
 def one_by_one(parts):
     """Frame, row and column of tokens: so many of text, or an image of rows and columns."""
-    found = []
-    position = 0
+    found, position = [], 0
     for part in parts:
         if isinstance(part, int):
-            for _ in range(part):
-                found.append([position] * 3)
-                position += 1
-            continue
-        rows, columns = part
-        for row in range(rows):
-            for column in range(columns):
-                found.append([position, position + row, position + column])
-        position += max(rows, columns)
+            found += [[position + at] * 3 for at in range(part)]
+            position += part
+        else:
+            places = product(*map(range, part))
+            found += [[position, position + row, position + column] for row, column in places]
+            position += max(part)
     return found
 
 

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from datapipe import PlanError
 from datapipe.cpus import available_cpus, cgroup_quota
-from datapipe.loader.distributed import check_ranks_hold, default_workers, resolve_ranks
+from datapipe.loader.distributed import default_workers, resolve_ranks
 from tests.case_files import cases
 from tests.fake_ranks import fake_rank
 from tests.waiting import PATIENCE
@@ -41,12 +41,13 @@ def test_numbers_win_over_a_process_group_and_a_mesh_and_these_over_torchrun(mon
         assert resolve_ranks(None, None, mesh_of((2, 2), ("dp", "tp"))) == (1, 2)
 
 
-def test_ranks_that_came_later_than_the_loader_are_noticed():
-    check_ranks_hold(0, 1)
-    with fake_rank(0, 1):
-        check_ranks_hold(0, 1)
-        with pytest.raises(PlanError, match=r"rank 1 of 2, but the process group says 0 of 1"):
-            check_ranks_hold(1, 2)
+def test_what_was_made_before_its_process_group_is_refused(make, source):
+    for each in (make, source):
+        found, given = each(), each(rank=1, world_size=3)
+        with fake_rank(1, 2):
+            with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
+                next(iter(found))
+            next(iter(given))
 
 
 def test_local_ranks_share_the_cpus(monkeypatch):

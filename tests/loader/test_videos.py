@@ -7,6 +7,7 @@ from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, StateMismatch
 from datapipe.index.dataset import open_dataset
 from datapipe.testing import assert_resumes_exactly
 
+from .conftest import IMAGE_ID
 from .video_shards import FRAMES, STILLS, level, make_shards
 
 CHOSEN = {  # of so many frames of a video, if at most so many are wanted
@@ -15,7 +16,6 @@ CHOSEN = {  # of so many frames of a video, if at most so many are wanted
     (40, 4): [0, 13, 26, 39],
 }
 TOKENS = 4  # of an image
-IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
 
 
 def image(max_frames=None):

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, get_worker_info
 import datapipe
 from datapipe import DecodeError, PlanError, StateMismatch, StoreError
 from datapipe.testing import valid_keys
-from tests.fake_ranks import fake_rank
 
 from ..campaigns import rare
 from ..remote.server import serving
@@ -105,14 +104,6 @@ def test_the_order_is_that_of_the_loader(source, make_raw, options):
     made, loader = source(**options), make_raw(**options)
     for _ in range(2):  # epochs
         assert list(itertools.chain(*loaded(made, 0))) == valid_keys(loader)
-
-
-def test_a_source_made_before_its_process_group_is_refused(source):
-    found, given = source(), source(rank=1, world_size=3)
-    with fake_rank(1, 2):
-        with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
-            next(iter(found))
-        next(iter(given))
 
 
 def test_stages_of_webdataset_go_on_behind_it(source):

@@ -23,9 +23,6 @@ def two(packed):
     return make
 
 
-META = ("key", "dataset", "sample")
-
-
 def name_of(sample):
     return "first" if sample < 37 else "second"
 
@@ -47,9 +44,9 @@ def test_the_name_is_the_last_part_of_the_folder(packed, folder, name):
 def test_names_are_aligned_with_keys(text, two):
     seen = set()
     options = {"pack": PackSpec(256, static_shapes=True), "batch_size": 2, "exclude": [4, 6]}
+    options |= {"text": text(), "meta": ("key", "dataset", "sample")}
     for rank in (0, 1):
-        loader = two(text=text(), meta=META, rank=rank, world_size=2, **options)
-        for batch in loader:
+        for batch in two(rank=rank, world_size=2, **options):
             assert len(batch["dataset"]) == len(batch["key"])
             assert batch["dataset"] == [name_of(sample) for sample in batch["sample"].tolist()]
             seen.update(batch["dataset"])

@@ -125,15 +125,6 @@ def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count, part):
         assert (places >= 0).reshape(100, -1).mean(axis=1).std() < 0.04
 
 
-def test_a_larger_budget_keeps_what_a_smaller_one_kept():
-    small, large = (EntryLayout(1000, sizes_of, budget) for budget in (50_000, 120_000))
-    every = np.arange(1000)
-    there = small.places(every) >= 0
-    assert (large.places(every)[there] == small.places(every)[there]).all()
-    assert large.kept > small.kept
-    assert (large.offsets[: small.kept + 1] == small.offsets).all()
-
-
 def test_what_will_be_served_is_known_before():
     assert expected_hits(NextUse, 0.5, 1) == pytest.approx(0.5, abs=0.02)
     assert expected_hits(NextUse, 0.125, 8) == pytest.approx(0.42, abs=0.03)

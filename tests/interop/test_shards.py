@@ -80,20 +80,6 @@ def test_every_reader_gives_every_member_of_every_sample(written, sample_lists, 
             assert keys == sorted(keys)  # members of a sample stand together
 
 
-def test_wids_reads_a_dataset_from_the_list_that_we_write(packed_captions, members):
-    write_sidecars(packed_captions, read_manifest(packed_captions), ["wids"])
-    dataset = wids.ShardListDataset(
-        str(packed_captions / "shardindex.json"), localname=str, transformations=[]
-    )
-    expected = list(members(packed_captions).items())
-    assert len(dataset) == len(expected)
-    for number in reversed(range(len(dataset))):
-        sample = dataset[number]
-        found = {ext[1:]: sample[ext].read() for ext in sample if ext.startswith(".")}
-        assert (sample["__key__"], found) == expected[number]
-    dataset.close()
-
-
 def test_the_list_that_we_write_is_the_one_that_widsindex_makes(packed_captions, monkeypatch):
     write_sidecars(packed_captions, read_manifest(packed_captions), ["wids"])
     ours = json.loads((packed_captions / "shardindex.json").read_text())

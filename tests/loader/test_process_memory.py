@@ -1,8 +1,5 @@
 """Memory that worker processes share, and what is sent through it."""
 
-import gc
-import os
-
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -62,45 +59,6 @@ def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
     assert send(copied).stride() == copied.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
-
-
-def test_a_region_is_free_when_its_task_and_the_last_tensor_in_it_are_gone():
-    regions = Regions(SharedFile(1), keep=2)
-    region = regions.allocate()
-    number = region.number
-    assert regions.allocate().number != number  # while its task exists
-    tensor = torch.from_numpy(regions.buffer(number, MIB))[5:]
-    del region
-    assert regions.allocate().number != number
-    part = tensor.view(-1)[3:4]
-    del tensor
-    gc.collect()
-    assert regions.allocate().number != number
-    del part
-    gc.collect()
-    assert regions.allocate().number == number
-
-
-def test_regions_beyond_those_in_use_give_their_pages_back():
-    file = SharedFile(1)
-    regions = Regions(file, keep=2)
-    _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
-
-    def used():
-        return os.fstat(descriptor.number).st_blocks * 512
-
-    held = []
-    for _ in range(10):
-        region = regions.allocate()
-        held.append(regions.buffer(region.number, MIB)[:MIB])
-        held[-1][:] = 1
-    assert used() > 10 * MIB
-    held.clear()
-    del region
-    for _ in range(2):
-        regions.allocate()
-    assert regions.warm == 2
-    assert used() < 3 * MIB
 
 
 def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one():

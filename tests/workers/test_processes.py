@@ -43,16 +43,6 @@ def ended(process):
     return gone
 
 
-def test_workers_start_with_the_first_job_stay_for_the_next_run_and_end_with_the_pool(pool):
-    assert pool.processes == []
-    workers = set(pool.run([(n, "pid") for n in range(20)]))
-    assert workers == set(pool.processes)
-    assert len(workers) == 2
-    assert set(pool.run([(n, "pid") for n in range(20)])) == workers
-    pool.close()
-    assert all(map(ended, workers))
-
-
 def test_a_job_may_have_many_results_or_none():
     with closing(ProcessPool(repeating_worker, 2)) as pool:
         expected = [(job, n) for job in (2, 0, 3, 0) for n in range(job)]
@@ -104,10 +94,6 @@ def test_what_a_worker_prints_is_passed_on_with_the_job(pool, capfd):
     lines = capfd.readouterr().err.splitlines()
     assert [line.partition("] ")[2] for line in lines] == ["a", "b", "and from C"]
     assert all(line.startswith("[worker ") and ", job 1]" in line for line in lines)
-
-
-def test_ctrl_c_is_left_to_the_parent(pool):
-    assert list(pool.run([(n, "signal") for n in range(4)])) == [0, 10, 20, 30]
 
 
 def test_a_worker_has_the_state_of_its_parent_as_it_is_now(pool, tmp_path, monkeypatch):

@@ -46,27 +46,19 @@ def uses(samples):
     return Uses(numbers, sample_draw(COUNT).inverse(numbers), np.zeros_like(numbers))
 
 
-def make_tier(kind, folder, budget=1 << 20):
-    tiers = {
-        "shared memory": lambda: SharedMemoryTier(layout(budget)),
-        "next-use": lambda: EvictingTier(NextUse(budget)),
-        "lru": lambda: EvictingTier(Lru(budget)),
-        "disk": lambda: DiskTier(folder / "tier", layout(budget)),
-    }
-    return tiers[kind]()
-
-
 def fill(tier, samples=range(COUNT)):
     for sample in samples:
         tier.put(use(sample), entry_of(sample))
 
 
-every_tier = pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
-
-
-@every_tier
+@pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
 def test_a_tier_gives_back_what_was_put(kind, tmp_path):
-    tier = make_tier(kind, tmp_path)
+    tier = {
+        "shared memory": lambda: SharedMemoryTier(layout()),
+        "next-use": lambda: EvictingTier(NextUse(1 << 20)),
+        "lru": lambda: EvictingTier(Lru(1 << 20)),
+        "disk": lambda: DiskTier(tmp_path, layout()),
+    }[kind]()
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
         room = tier.room(use(sample), len(entry))
@@ -81,31 +73,6 @@ def test_a_tier_gives_back_what_was_put(kind, tmp_path):
     # An entry that was made elsewhere is taken, once.
     assert [tier.put(use(5), entry_of(5)) for _ in range(2)] == [True, False]
     assert (tier.get(use(5)) == entry_of(5)).all()
-
-
-@every_tier
-def test_a_tier_keeps_no_more_than_its_budget(kind, tmp_path):
-    tier = make_tier(kind, tmp_path, budget=1000)
-    for sample in range(COUNT):
-        kept = tier.room(use(sample), len(entry_of(sample))) is not None
-        assert tier.put(use(sample), entry_of(sample)) == kept
-    held = np.flatnonzero(tier.holds(uses(range(COUNT))))
-    assert 0 < sizes_of(held).sum() <= 1000
-    found = [sample for sample in range(COUNT) if tier.get(use(sample)) is not None]
-    assert found == held.tolist()
-
-
-@pytest.mark.parametrize("kind", ["shared memory", "disk"])
-def test_a_tier_says_which_share_it_will_serve(kind, tmp_path):
-    tier = make_tier(kind, tmp_path)
-    assert (tier.expected, tier.covered) == (1, COUNT)
-    tier = make_tier(kind, tmp_path, budget=1000)
-    kept = [sample for sample in range(COUNT) if tier.room(use(sample), 64) is not None]
-    assert (tier.expected, tier.covered) == (len(kept) / COUNT, len(kept))
-    # A disk serves what faster tiers do not.
-    disks = [DiskTier(tmp_path / "a", layout(), covered) for covered in (0, 20, COUNT, None)]
-    assert [disk.expected for disk in disks] == [1, 0.6, 0, None]
-    assert [disk.covered for disk in disks] == [COUNT, COUNT, COUNT, None]
 
 
 def test_entries_in_shared_memory_are_read_in_place():

@@ -248,6 +248,9 @@ def test_stats_say_where_samples_came_from(make, tmp_path, transform, memory):
     fast, slow = (loader.stats()[tier] for tier in ("memory", "disk"))
     assert 0 < fast.kept < slow.kept == 37
     assert (fast.hits, slow.hits) == (2 * fast.kept, 2 * (37 - fast.kept))
+    assert (fast.expected, slow.expected) == (fast.kept / 37, (37 - fast.kept) / 37)
+    cache = spec_of("memory and disk", tmp_path / "small", memory=memory, policy="next-use")
+    assert make(cache=cache, **options).stats()["disk"].expected is None
 
 
 @pytest.mark.parametrize("tier", ["memory", "device"])

@@ -23,7 +23,6 @@ pytest.importorskip("aiohttp")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_a_state_goes_from_here_to_there(make, make_remote):
     assert_same_batches(there, list(iterator))
 
 
-def test_the_index_is_fetched_once(make_remote, server, own_cache):
+def test_the_index_is_fetched_once(make_remote, server):
     list(make_remote(image=None))
     first = [name for name, _ in server.asked]
     server.asked.clear()

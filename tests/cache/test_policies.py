@@ -14,16 +14,26 @@ from datapipe.cache.policy import MOST_RANKS, NEVER, expected_hits
 
 
 def serve(policy, requests, sizes):
-    """Requests that a policy serves, each offered where it does not."""
-    served = 0
+    """Requests that a policy serves, each offered where it does not; it keeps to its budget."""
+    served, kept = 0, set()
     for now, sample in enumerate(requests):
         later = [at for at in range(now + 1, len(requests)) if requests[at] == sample]
         next_use = later[0] if later else NEVER
         if sample in policy:
             served += 1
             policy.use(sample, next_use)
+            if sample not in policy:
+                kept.discard(sample)
         else:
-            policy.offer(sample, sizes[sample], next_use)
+            would = policy.would_keep(sample, sizes[sample], next_use)
+            taken, going = policy.offer(sample, sizes[sample], next_use)
+            assert taken or not going
+            assert would or not taken
+            kept -= set(going)
+            if taken:
+                kept.add(sample)
+        assert {sample for sample in sizes if sample in policy} == kept
+        assert policy.bytes == sum(sizes[sample] for sample in kept) <= policy.budget
     return served
 
 
@@ -58,25 +68,7 @@ def test_eviction_by_next_use_serves_the_most_that_is_possible(requests, budget)
     st.sampled_from([NextUse, Lru]),
 )
 def test_a_policy_keeps_to_its_budget(requests, budget, sizes, kind):
-    policy = kind(budget)
-    kept = set()
-    for now, sample in enumerate(requests):
-        later = [at for at in range(now + 1, len(requests)) if requests[at] == sample]
-        next_use = later[0] if later else NEVER
-        if sample in policy:
-            policy.use(sample, next_use)
-            if sample not in policy:
-                kept.discard(sample)
-        else:
-            would = policy.would_keep(sample, sizes[sample], next_use)
-            taken, going = policy.offer(sample, sizes[sample], next_use)
-            assert taken or not going
-            assert would or not taken
-            kept -= set(going)
-            if taken:
-                kept.add(sample)
-        assert {sample for sample in range(10) if sample in policy} == kept
-        assert policy.bytes == sum(sizes[sample] for sample in kept) <= budget
+    serve(kind(budget), requests, dict(enumerate(sizes)))
 
 
 def test_what_is_used_twice_before_the_same_use_leaves_once():

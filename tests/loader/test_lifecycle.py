@@ -59,8 +59,6 @@ def test_an_exception_in_the_loop_stops_the_workers(make):
 
     with pytest.raises(KeyError, match="mine"):
         train()
-    gc.collect()
-    wait_until(nothing_is_left)
 
 
 def test_a_loader_is_closed_at_the_end_of_its_block(make):

@@ -1,5 +1,7 @@
 """Memory that worker processes share, and what is sent through it."""
 
+import os
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -59,6 +61,28 @@ def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
     assert send(copied).stride() == copied.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
+
+
+def test_regions_beyond_those_in_use_give_their_pages_back():
+    file = SharedFile(1)
+    regions = Regions(file, keep=2)
+    _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
+
+    def used():
+        return os.fstat(descriptor.number).st_blocks * 512
+
+    held = []
+    for _ in range(10):
+        region = regions.allocate()
+        held.append(regions.buffer(region.number, MIB)[:MIB])
+        held[-1][:] = 1
+    assert used() > 10 * MIB
+    held.clear()
+    del region
+    for _ in range(2):
+        regions.allocate()
+    assert regions.warm == 2
+    assert used() < 3 * MIB
 
 
 def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one():

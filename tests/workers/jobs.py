@@ -38,6 +38,8 @@ def work(job):
         return os.getpid(), random.random(), np.random.random()
     if kind == "pid":
         return os.getpid()
+    if kind == "signal":
+        os.kill(os.getpid(), signal.SIGINT)
     if kind == "unsendable":
         return lambda: number
     return number * 10

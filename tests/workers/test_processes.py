@@ -96,6 +96,10 @@ def test_what_a_worker_prints_is_passed_on_with_the_job(pool, capfd):
     assert all(line.startswith("[worker ") and ", job 1]" in line for line in lines)
 
 
+def test_ctrl_c_is_left_to_the_parent(pool):
+    assert list(pool.run([(n, "signal") for n in range(4)])) == [0, 10, 20, 30]
+
+
 def test_a_worker_has_the_state_of_its_parent_as_it_is_now(pool, tmp_path, monkeypatch):
     list(ProcessPool(worker, 1).run([(0, "")]))  # the template exists
     monkeypatch.chdir(tmp_path)

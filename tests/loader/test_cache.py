@@ -148,8 +148,10 @@ def test_a_disk_that_is_full_does_not_end_training(
 @pytest.mark.parametrize(
     ("there", "workers"),
     [
-        *(("file", "threads"), ("file/below", "processes")),
-        *(("entries", "threads"), ("words", "processes")),
+        ("file", "threads"),
+        ("file/below", "processes"),
+        ("entries", "threads"),
+        ("words", "processes"),
     ],
 )
 def test_a_cache_folder_that_cannot_be_used_does_not_end_training(

@@ -4,9 +4,8 @@ import copy
 import gc
 import logging
 import os
-import pickle
-import resource
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from datapipe.cache.evicting import EvictingTier
 from datapipe.cache.layout import EntryLayout, sample_draw
 from datapipe.cache.memory import SharedMemoryTier
 from datapipe.cache.next_use import NextUse
+from datapipe.cache.sample_cache import SampleCache
 from datapipe.cache.tier import Use, Uses
-from tests.limits import limited
 from tests.waiting import wait_until
 
 COUNT = 50
@@ -47,27 +46,19 @@ def uses(samples):
     return Uses(numbers, sample_draw(COUNT).inverse(numbers), np.zeros_like(numbers))
 
 
-def make_tier(kind, folder, budget=1 << 20):
-    tiers = {
-        "shared memory": lambda: SharedMemoryTier(layout(budget)),
-        "next-use": lambda: EvictingTier(NextUse(budget)),
-        "lru": lambda: EvictingTier(Lru(budget)),
-        "disk": lambda: DiskTier(folder / "tier", layout(budget)),
-    }
-    return tiers[kind]()
-
-
 def fill(tier, samples=range(COUNT)):
     for sample in samples:
         tier.put(use(sample), entry_of(sample))
 
 
-every_tier = pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
-
-
-@every_tier
+@pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
 def test_a_tier_gives_back_what_was_put(kind, tmp_path):
-    tier = make_tier(kind, tmp_path)
+    tier = {
+        "shared memory": lambda: SharedMemoryTier(layout()),
+        "next-use": lambda: EvictingTier(NextUse(1 << 20)),
+        "lru": lambda: EvictingTier(Lru(1 << 20)),
+        "disk": lambda: DiskTier(tmp_path, layout()),
+    }[kind]()
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
         room = tier.room(use(sample), len(entry))
@@ -82,31 +73,6 @@ def test_a_tier_gives_back_what_was_put(kind, tmp_path):
     # An entry that was made elsewhere is taken, once.
     assert [tier.put(use(5), entry_of(5)) for _ in range(2)] == [True, False]
     assert (tier.get(use(5)) == entry_of(5)).all()
-
-
-@every_tier
-def test_a_tier_keeps_no_more_than_its_budget(kind, tmp_path):
-    tier = make_tier(kind, tmp_path, budget=1000)
-    for sample in range(COUNT):
-        kept = tier.room(use(sample), len(entry_of(sample))) is not None
-        assert tier.put(use(sample), entry_of(sample)) == kept
-    held = np.flatnonzero(tier.holds(uses(range(COUNT))))
-    assert 0 < sizes_of(held).sum() <= 1000
-    found = [sample for sample in range(COUNT) if tier.get(use(sample)) is not None]
-    assert found == held.tolist()
-
-
-@pytest.mark.parametrize("kind", ["shared memory", "disk"])
-def test_a_tier_says_which_share_it_will_serve(kind, tmp_path):
-    tier = make_tier(kind, tmp_path)
-    assert (tier.expected, tier.covered) == (1, COUNT)
-    tier = make_tier(kind, tmp_path, budget=1000)
-    kept = [sample for sample in range(COUNT) if tier.room(use(sample), 64) is not None]
-    assert (tier.expected, tier.covered) == (len(kept) / COUNT, len(kept))
-    # A disk serves what faster tiers do not.
-    disks = [DiskTier(tmp_path / "a", layout(), covered) for covered in (0, 20, COUNT, None)]
-    assert [disk.expected for disk in disks] == [1, 0.6, 0, None]
-    assert [disk.covered for disk in disks] == [COUNT, COUNT, COUNT, None]
 
 
 def test_entries_in_shared_memory_are_read_in_place():
@@ -169,13 +135,15 @@ def test_entries_come_and_go_under_many_threads(policy):
     assert sizes_of(np.flatnonzero(held)).sum() == policy.bytes <= 400
 
 
-def test_what_is_read_stays_whole_when_it_is_evicted():
-    tier = EvictingTier(NextUse(200))
-    tier.put(use(2, 9), entry_of(2))
-    found = tier.get(use(2, 9))
-    tier.put(use(5, 3), entry_of(5))
-    assert tier.evicted == 1
-    assert tier.get(use(2)) is None
+def test_what_is_read_stays_whole_when_it_is_evicted_and_evictions_are_counted():
+    sizes = SimpleNamespace(form="decoded")
+    cache = SampleCache([EvictingTier(NextUse(200))], samples=COUNT, sizes=sizes)
+    assert cache.plans_ahead
+    cache.put(use(2, 9), entry_of(2))
+    found = cache.get(use(2, 9))
+    cache.put(use(5, 3), entry_of(5))
+    assert cache.stats()["memory"].evicted == 1
+    assert cache.get(use(2)) is None
     assert (found == entry_of(2)).all()
 
 
@@ -197,18 +165,6 @@ def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(tmp_path, bit, caplog):
     tier = DiskTier(tmp_path / "a", layout())
     assert tier.get(use(9)) is None
     assert caplog.text.count("is damaged") == 1
-
-
-def test_a_disk_that_takes_no_more_is_said_once_and_what_is_there_still_serves(tmp_path, caplog):
-    tier = DiskTier(tmp_path / "a", layout())
-    tier.put(use(1), entry_of(1))
-    with limited(resource.RLIMIT_FSIZE, 0):
-        fill(tier, range(2, 9))
-    assert len(caplog.records) == 1
-    assert "File too large" in caplog.text
-    assert tier.room(use(10), 64) is None
-    assert (tier.get(use(1)) == entry_of(1)).all()
-    assert tier.get(use(2)) is None
 
 
 def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path):
@@ -235,39 +191,6 @@ def test_room_is_made_by_removing_what_was_used_longest_ago(tmp_path, caplog):
     # The oldest is used by somebody, so the next ones go.
     assert {path.name for path in tmp_path.iterdir()} == {"mine", folders[0].name, own.name}
     assert users.present == 0
-
-
-def open_disk(root, limit=None):
-    folder, room = open_folder(root, {}, limit)
-    return DiskTier(folder, layout(room))
-
-
-@pytest.mark.parametrize("there", ["file", "file/below", "entries", "words"])
-def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(tmp_path, caplog, there):
-    root = tmp_path
-    if there in ("entries", "words"):
-        folder, _ = open_folder(root, {}, None)
-        DiskTier(folder, layout())
-        (folder / there).unlink()
-        (folder / there).mkdir()
-    else:
-        (tmp_path / "file").touch()
-        root = tmp_path / there
-    tier = open_disk(root)
-    other = pickle.loads(pickle.dumps(tier))  # as a worker process has it
-    for each in (tier, other):
-        assert each.room(use(1), 64) is None
-        assert not each.put(use(1), entry_of(1))
-        assert each.get(use(1)) is None
-        assert not each.holds(uses(range(COUNT))).any()
-        assert each.present == each.expected == 0
-    assert len(caplog.records) == 1
-    assert "give CacheSpec(disk=...) another folder" in caplog.text
-
-
-def test_a_limit_below_one_entry_is_said(tmp_path, caplog):
-    assert open_disk(tmp_path, 10).room(use(1), 64) is None
-    assert caplog.text.count("there is no room for a single entry") == 1
 
 
 def test_equal_members_make_equal_entries_whatever_the_memory_held():

@@ -74,12 +74,9 @@ def test_our_files_are_those_that_energon_prepares(packed_captions, tmp_path):
     energon.CrudeWebdataset.prepare_dataset(
         theirs, names, split_parts_ratio=[("train", 1), ("val", 0), ("test", 0)], workers=1
     )
+    folders = (packed_captions, theirs)
     for name in names:
-        assert (packed_captions / f"{name}.idx").read_bytes() == (
-            theirs / f"{name}.idx"
-        ).read_bytes()
-    ours = json.loads((packed_captions / ".nv-meta/.info.json").read_text())
-    assert (
-        ours["shard_counts"]
-        == (json.loads((theirs / ".nv-meta/.info.json").read_text())["shard_counts"])
-    )
+        ours, prepared = ((folder / f"{name}.idx").read_bytes() for folder in folders)
+        assert ours == prepared
+    infos = [json.loads((folder / ".nv-meta/.info.json").read_text()) for folder in folders]
+    assert infos[0]["shard_counts"] == infos[1]["shard_counts"]

@@ -145,14 +145,31 @@ def test_a_disk_that_is_full_does_not_end_training(
     assert (disk.hits > 0, disk.expected) == ((True, 1.0) if serves else (False, 0.0))
 
 
-@pytest.mark.parametrize("workers", ["threads", "processes"])
-def test_a_cache_folder_that_cannot_be_made_does_not_end_training(make, tmp_path, caplog, workers):
+@pytest.mark.parametrize(
+    ("there", "workers"),
+    [
+        ("file", "threads"),
+        ("file/below", "processes"),
+        ("entries", "threads"),
+        ("words", "processes"),
+    ],
+)
+def test_a_cache_folder_that_cannot_be_used_does_not_end_training(
+    make, tmp_path, caplog, there, workers
+):
     (tmp_path / "file").touch()
+    cache = CacheSpec(disk=tmp_path / there)
     options = {"image": IMAGES["stretch"], "workers": workers}
-    loader = make(cache=CacheSpec(disk=tmp_path / "file" / "cache"), **options)
+    if there in ("entries", "words"):
+        make(cache=cache, **options)
+        (place,) = (tmp_path / there).glob(f"*/{there}")
+        place.unlink()
+        place.mkdir()
+    loader = make(cache=cache, **options)
     assert_same_batches(loader, make(**options))
     assert caplog.text.count("nothing more is cached") == 1
-    assert loader.stats()["disk"].expected == 0
+    assert "give CacheSpec(disk=...) another folder" in caplog.text
+    assert (loader.stats()["disk"].kept, loader.stats()["disk"].expected) == (0, 0)
     loader.close()
 
 
@@ -198,7 +215,7 @@ def test_foreign_tars_that_were_replaced_are_not_served_from_the_cache(tmp_path,
         ] * 2
 
 
-def test_a_disk_cache_keeps_to_its_size(make, tmp_path):
+def test_a_disk_cache_keeps_to_its_size(make, tmp_path, caplog):
     cache = spec_of("disk", tmp_path, disk_size=60_000)
     options = {"image": IMAGES["stretch"], "epochs": 2}
     loader = make(cache=cache, **options)
@@ -206,10 +223,14 @@ def test_a_disk_cache_keeps_to_its_size(make, tmp_path):
     assert 0 < loader.stats()["disk"].kept < 37
     (entries,) = (tmp_path / "cache").glob("*/entries")
     assert entries.stat().st_blocks * 512 <= 60_000 + 4096 * 37
+    make(cache=spec_of("disk", tmp_path / "small", disk_size=1000), **options)
+    assert caplog.text.count("there is no room for a single entry") == 1
 
 
-@pytest.mark.parametrize("transform", [None, darken], ids=["plain", "darkened"])
-def test_stats_say_where_samples_came_from(make, tmp_path, transform):
+@pytest.mark.parametrize(
+    ("transform", "memory"), [(None, 60_000), (darken, 300_000)], ids=["plain", "darkened"]
+)
+def test_stats_say_where_samples_came_from(make, tmp_path, transform, memory):
     options = {"batch_size": 37, "epochs": 3, "num_workers": 0, "transform": transform}
     loader = make(cache=spec_of("memory and disk", tmp_path), **options)
     list(loader)
@@ -224,6 +245,14 @@ def test_stats_say_where_samples_came_from(make, tmp_path, transform):
     assert [stats[tier].hits for tier in ("memory", "disk", "source")] == [2 * 37, 37, 0]
     assert [stats[tier].kept for tier in ("memory", "disk")] == [37, 0]
     assert stats["memory"].bytes > 0
+    loader = make(cache=spec_of("memory and disk", tmp_path / "small", memory=memory), **options)
+    list(loader)
+    fast, slow = (loader.stats()[tier] for tier in ("memory", "disk"))
+    assert 0 < fast.kept < slow.kept == 37
+    assert (fast.hits, slow.hits) == (2 * fast.kept, 2 * (37 - fast.kept))
+    assert (fast.expected, slow.expected) == (fast.kept / 37, (37 - fast.kept) / 37)
+    cache = spec_of("memory and disk", tmp_path / "small", memory=memory, policy="next-use")
+    assert make(cache=cache, **options).stats()["disk"].expected is None
 
 
 @pytest.mark.parametrize("tier", ["memory", "device"])

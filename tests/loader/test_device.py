@@ -17,10 +17,6 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
-on_each_device = pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-)
-
 
 def pixels(rows=2):
     generator = torch.Generator().manual_seed(rows)
@@ -171,7 +167,7 @@ def test_batches_that_stay_on_the_host_are_not_copied():
     assert all(got[name] is value for name, value in batch.items())
 
 
-@on_each_device
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_numbers_are_laid_out_as_asked(device):
     feeder = DevicePrefetcher(device, mean_std=MEAN_STD, dtype=torch.bfloat16, channels_last=True)
     got = carry(feeder, {"pixel_values": pixels()})["pixel_values"]

@@ -187,13 +187,6 @@ def test_one_changed_byte_that_still_decodes_is_noticed(packed, tmp_path, ending
     assert read(verify=False)["valid"].all()
 
 
-def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(make_damaged):
-    loader = make_damaged(on_error="skip", meta=("source", "id"), batch_size=7)
-    batch = next(iter(loader))
-    assert batch["source"] == [f"data.json#{number}" for number in range(7)]
-    assert batch["id"][6] is None
-
-
 @pytest.mark.parametrize("decoder", ["cpu", "dali"])
 def test_an_image_of_another_size_than_the_index_says_is_named(packed, tmp_path, decoder):
     if decoder == "dali":

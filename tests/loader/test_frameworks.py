@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.stateful import Stateful
 
 from datapipe import DatapipeError, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
@@ -50,12 +49,6 @@ def test_accelerate_saves_and_loads_where_the_loader_stands(make, tmp_path, acce
     whole = make(batch_size=8)
     expected = [*whole, *whole][steps:]
     assert_same_batches([*loader, *([] if steps == 5 else loader)], expected)
-
-
-def test_a_loader_is_what_frameworks_call_stateful(make):
-    theirs = pytest.importorskip("torchdata.stateful_dataloader.stateful").Stateful
-    assert isinstance(make(), Stateful)
-    assert isinstance(make(), theirs)
 
 
 @pytest.mark.parametrize(("steps", "prefetch"), [(0, 3), (2, 0), (5, 3), (7, 3)])

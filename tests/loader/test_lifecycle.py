@@ -5,7 +5,6 @@ import copy
 import gc
 import os
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -31,12 +30,9 @@ def open_tars():
     return {target for target in held if target.endswith(".tar")}
 
 
-def left_behind():
-    """Threads and open shards that are still there once workers had time to finish a sample."""
-    deadline = time.monotonic() + PATIENCE
-    while (workers() or open_tars() - BEFORE["tars"]) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return workers(), open_tars() - BEFORE["tars"]
+def nothing_is_left():
+    """Whether threads and open shards are gone; workers take their time to finish a sample."""
+    return not workers() and open_tars() <= BEFORE["tars"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +40,7 @@ def nothing_is_left_behind():
     BEFORE.update(threads=set(threading.enumerate()), tars=open_tars())
     yield
     gc.collect()
-    assert left_behind() == ([], set())
+    wait_until(nothing_is_left)
 
 
 def test_leaving_the_loop_early_stops_the_workers(make):
@@ -53,7 +49,7 @@ def test_leaving_the_loop_early_stops_the_workers(make):
         assert len(workers()) == 2
         assert open_tars() - BEFORE["tars"]
         break
-    assert left_behind() == ([], set())
+    wait_until(nothing_is_left)
 
 
 def test_an_exception_in_the_loop_stops_the_workers(make):
@@ -63,8 +59,6 @@ def test_an_exception_in_the_loop_stops_the_workers(make):
 
     with pytest.raises(KeyError, match="mine"):
         train()
-    gc.collect()
-    assert left_behind() == ([], set())
 
 
 def test_a_loader_is_closed_at_the_end_of_its_block(make):
@@ -112,7 +106,7 @@ def test_hundred_short_epochs_do_not_accumulate_anything(make):
         for _ in loader:
             break
     gc.collect()
-    assert left_behind() == ([], set())
+    wait_until(nothing_is_left)
     # What earlier tests left may have ended since; what others begin ends soon.
     wait_until(lambda: threading.active_count() <= threads)
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
@@ -173,7 +167,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(make, m
         patch.setattr(threading.Thread, "start", refuse_third)
         with pytest.raises(RuntimeError, match="start new thread"):
             next(iter(loader))
-    assert left_behind() == ([], set())
+    wait_until(nothing_is_left)
     assert torch.get_num_threads() == threads
     next(iter(loader))
     assert loader.state_dict()["unit"] == 2 * state["unit"]
@@ -195,7 +189,7 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(make):
         cycle.append(cycle)
         del cycle
         collecting.set()
-        assert left_behind() == ([], set())
+        wait_until(nothing_is_left)
     finally:
         gc.enable()
 

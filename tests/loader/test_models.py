@@ -8,12 +8,12 @@ import torch
 import datapipe
 from examples.huggingface_models import FAMILIES, make_tiny
 
+from ..models.losses import META, assert_losses, loss_of, losses_alone
 from .pair_rows import pack, row
 
 pytest.importorskip("transformers")
 
 IMAGE, IMAGE_TOKENS = FAMILIES["llava"].image, FAMILIES["llava"].image_tokens
-META = ("key", "valid", "num_items_in_batch")
 
 
 @pytest.fixture(scope="module", params=["eager", "sdpa"])
@@ -27,25 +27,11 @@ def model(request, tokenizer):
     return made.double().eval()
 
 
-def loss_of(model, batch):
-    inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
-    if "pixel_values" in inputs:
-        inputs["pixel_values"] = inputs["pixel_values"].double()
-    with torch.no_grad():
-        return float(model(**inputs).loss)
-
-
 @pytest.fixture(scope="module")
 def losses(model, packed, tokenizer):
-    """By key: summed loss and number of labels of every sample alone."""
-    found = {}
     spec = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE_TOKENS)
-    for batch in datapipe.make_loader(
-        packed, text=spec, image=IMAGE, batch_size=1, shuffle=False, meta=META, num_workers=0
-    ):
-        labels = batch["num_items_in_batch"]
-        found[batch["key"][0]] = (loss_of(model, batch) * labels, labels)
-    return found
+    options = {"image": IMAGE, "text": spec, "meta": META, "num_workers": 0}
+    return losses_alone(model, datapipe.make_loader(packed, batch_size=1, **options))
 
 
 @pytest.mark.parametrize(
@@ -62,16 +48,8 @@ def losses(model, packed, tokenizer):
     ids=str,
 )
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, losses, make, text, options):
-    spec = text(image_tokens=IMAGE_TOKENS)
-    seen = []
-    for batch in make(**{"text": spec, "image": IMAGE, "meta": META} | options):
-        valid = batch["valid"].tolist()
-        keys = [key for key, counts in zip(batch["key"], valid, strict=True) if counts]
-        assert batch["num_items_in_batch"] == sum(losses[key][1] for key in keys)
-        mean = sum(losses[key][0] for key in keys) / batch["num_items_in_batch"]
-        assert loss_of(model, batch) == pytest.approx(mean, rel=1e-5)
-        seen += keys
-    assert len(seen) == len({*seen}) == len(losses) - len(options.get("exclude", ()))
+    options = {"text": text(image_tokens=IMAGE_TOKENS), "image": IMAGE, "meta": META} | options
+    assert_losses(model, make(**options), losses, 37 - len(options.get("exclude", ())))
 
 
 def test_a_batch_with_an_empty_slot_is_taken(model, damaged, text):

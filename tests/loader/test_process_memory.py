@@ -1,6 +1,5 @@
 """Memory that worker processes share, and what is sent through it."""
 
-import gc
 import os
 
 import numpy as np
@@ -62,23 +61,6 @@ def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
     assert send(copied).stride() == copied.stride()
     expanded = torch.rand(1, 3).expand(4, 3)
     assert torch.equal(send(expanded), expanded)
-
-
-def test_a_region_is_free_when_its_task_and_the_last_tensor_in_it_are_gone():
-    regions = Regions(SharedFile(1), keep=2)
-    region = regions.allocate()
-    number = region.number
-    assert regions.allocate().number != number  # while its task exists
-    tensor = torch.from_numpy(regions.buffer(number, MIB))[5:]
-    del region
-    assert regions.allocate().number != number
-    part = tensor.view(-1)[3:4]
-    del tensor
-    gc.collect()
-    assert regions.allocate().number != number
-    del part
-    gc.collect()
-    assert regions.allocate().number == number
 
 
 def test_regions_beyond_those_in_use_give_their_pages_back():

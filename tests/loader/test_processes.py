@@ -69,11 +69,6 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_open(packed, body, code,
     assert left({int(pid) for pid in done.stdout.split()}) == set()
 
 
-def test_a_script_without_a_guard_is_not_run_again(packed):
-    done = run("print('begun'); print(sum(1 for _ in loader))", packed, workers="processes")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")
-
-
 def test_ctrl_c_ends_a_waiting_loop_at_once(packed):
     body = """
 import signal

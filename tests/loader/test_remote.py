@@ -1,10 +1,7 @@
 """Remote datasets: the same batches as from here, read ahead, whatever goes wrong."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -26,7 +23,6 @@ pytest.importorskip("aiohttp")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -56,9 +52,7 @@ def requests(server):
 @pytest.mark.parametrize(
     "options",
     [
-        {"num_workers": 0, "meta": ("source", "id")},
-        {"image": None},
-        {"shuffle": "shards", "remote": datapipe.RemoteSpec(read_ahead=0)},
+        {"num_workers": 0, "shuffle": "shards", "remote": datapipe.RemoteSpec(read_ahead=0)},
         {"workers": "processes", "shuffle": False},
         {"where": "width > 180"},
     ],
@@ -81,7 +75,7 @@ def test_a_state_goes_from_here_to_there(make, make_remote):
     assert_same_batches(there, list(iterator))
 
 
-def test_the_index_is_fetched_once(make_remote, server, own_cache):
+def test_the_index_is_fetched_once(make_remote, server):
     list(make_remote(image=None))
     first = [name for name, _ in server.asked]
     server.asked.clear()
@@ -176,22 +170,21 @@ def test_neighbours_become_one_span_and_strangers_do_not():
     ]
 
 
-@pytest.mark.campaign
-def test_commands_take_urls(server, packed):
-    plans = []
-    for where in (server.url, str(packed)):
-        command = ["plan", where, "--batch-size", "4", "--json"]
-        done = subprocess.run([sys.executable, "-m", "datapipe", *command], capture_output=True)
-        plan = json.loads(done.stdout)
-        plans.append({name: value for name, value in plan.items() if "seconds" not in name})
-    assert plans[0] == plans[1]
-    assert plans[0]["samples"] > 0
-
-
-@pytest.mark.parametrize("device", [None, "64MB"])
-def test_what_a_cache_has_is_not_asked_for_again(make_remote, server, device):
-    cache = datapipe.CacheSpec(memory="64MB", device=device)
-    loader = make_remote(cache=cache, device=device and "cpu")
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"memory": "64MB"},
+        {"memory": "64MB", "device": "64MB"},
+        {"memory": "60KB", "disk": "kept"},
+    ],
+    ids=str,
+)
+def test_what_a_cache_has_is_not_asked_for_again(
+    make_remote, server, tmp_path, monkeypatch, places
+):
+    monkeypatch.chdir(tmp_path)
+    device = "cpu" if "device" in places else None
+    loader = make_remote(cache=datapipe.CacheSpec(**places), device=device)
     expected = list(loader)
     assert requests(server)
     if device is not None:

@@ -1,7 +1,6 @@
 """Remote files are read whole or in ranges, whatever servers and networks do."""
 
 import errno
-import pickle
 import random
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,15 +39,6 @@ def test_a_file_is_read_whole_and_in_ranges(server):
     assert folder.begin("a.tar", 0, len(DATA)).result() == DATA
     assert folder.traffic.bytes == 2 * len(DATA) + 10
     assert folder.traffic.requests == 3
-
-
-def test_what_goes_wrong_now_and_then_is_tried_again(server):
-    server.fault = lambda number, name: ("slow", "503", "cut")[number % 3]
-    folder = open_folder(server)
-    for start in range(0, 50_000, 10_000):
-        assert folder.begin("a.tar", start, start + 500).result() == DATA[start : start + 500]
-    assert folder.traffic.retries == 10
-    assert len(server.asked) == 15
 
 
 def test_a_server_that_hangs_is_given_up_on(server):
@@ -103,20 +93,6 @@ def test_what_is_given_up_ends(server):
     assert all(future.cancelled() for future in futures)
     server.fault = lambda number, name: None
     assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
-
-
-def test_a_folder_can_be_sent_to_another_process(server):
-    folder = pickle.loads(pickle.dumps(open_folder(server, concurrency=3)))
-    assert folder.options.concurrency == 3
-    assert folder.read("a.tar") == DATA
-
-
-def test_other_filesystems_work_too(tmp_path):
-    (tmp_path / "a.tar").write_bytes(DATA)
-    folder = RemoteFolder(f"file://{tmp_path}")
-    assert folder.begin("a.tar", 7, 70).result() == DATA[7:70]
-    with pytest.raises(StoreError, match="no such file"):
-        folder.read("b.tar")
 
 
 def test_urls_are_told_from_paths_and_unknown_protocols_are_refused():

@@ -12,9 +12,6 @@ import pytest
 from datapipe import StoreError
 from tests.waiting import PATIENCE
 
-pytest.importorskip("moto.server")
-pytest.importorskip("s3fs")
-
 
 @pytest.fixture
 def tars(tmp_path, make_tar, jpeg):
@@ -132,10 +129,8 @@ def test_a_tar_that_changes_meanwhile_is_named(
 
 
 def test_an_interrupt_ends_the_downloads(put, pack, proxy, tars):
-    url, interrupts = (
-        put(tars),
-        iter([signal.SIGINT]),
-    )  # a second one would end the wait for threads
+    url = put(tars)
+    interrupts = iter([signal.SIGINT])  # a second one would end the wait for threads
 
     def fault(number, request):
         if not (request.span and request.key.endswith("00001.tar")):

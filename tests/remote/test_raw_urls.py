@@ -6,9 +6,6 @@ from datapipe import PackError, StoreError, pack_dataset
 
 from .server import serving
 
-pytest.importorskip("moto.server")
-pytest.importorskip("s3fs")
-
 
 @pytest.fixture
 def folder(tmp_path, make_folder):

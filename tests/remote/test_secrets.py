@@ -75,8 +75,7 @@ def test_what_a_server_repeats_of_a_secret_is_not_shown(proxy, bucket):
 def test_options_show_no_secret():
     secret = {"secret": "planted"}
     for make in (datapipe.RemoteSpec, RemoteOptions):
-        shown = make
-        assert "planted" not in repr(shown(storage_options=secret))
+        assert "planted" not in repr(make(storage_options=secret))
     with pytest.raises(PlanError, match="https://host/x: a password") as refused:
         RemoteFolder("https://someone:planted@host/x")
     assert "planted" not in str(refused.value)

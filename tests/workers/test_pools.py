@@ -114,22 +114,6 @@ def test_a_run_or_a_pool_that_was_closed_does_not_disturb_the_next_run(pool, kin
     assert list(pool.run(plain(30))) == list(range(0, 300, 10))
 
 
-def test_a_pool_closed_by_another_thread_while_jobs_are_taken_loses_none_silently(pool, kind):
-    if kind == "inline":
-        pytest.skip("it has no workers to end")
-
-    def jobs():
-        yield from plain(2)
-        closing = threading.Thread(target=pool.close)
-        closing.start()
-        closing.join()
-        yield 2, ""
-
-    with pytest.raises(WorkerError, match="the workers were closed"):
-        list(pool.run(jobs()))
-    assert list(pool.run(plain(30))) == list(range(0, 300, 10))
-
-
 def test_a_wait_of_no_time_tells_whether_a_result_is_there(pool, kind):
     results = pool.run(plain(2))
     if kind == "inline":

@@ -43,16 +43,6 @@ def ended(process):
     return gone
 
 
-def test_workers_start_with_the_first_job_stay_for_the_next_run_and_end_with_the_pool(pool):
-    assert pool.processes == []
-    workers = set(pool.run([(n, "pid") for n in range(20)]))
-    assert workers == set(pool.processes)
-    assert len(workers) == 2
-    assert set(pool.run([(n, "pid") for n in range(20)])) == workers
-    pool.close()
-    assert all(map(ended, workers))
-
-
 def test_a_job_may_have_many_results_or_none():
     with closing(ProcessPool(repeating_worker, 2)) as pool:
         expected = [(job, n) for job in (2, 0, 3, 0) for n in range(job)]

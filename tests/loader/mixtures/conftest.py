@@ -1,11 +1,14 @@
 """A mixture of four small datasets, and its loaders."""
 
+import json
+
 import pytest
+from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec
 
-from .datasets import META, SIZES, SMALL, write_chats, write_drawings
+from .datasets import META, SIZES, SMALL
 
 
 @pytest.fixture(scope="module")
@@ -13,9 +16,27 @@ def folders(tmp_path_factory, make_folder, encode, crop):
     """Chats with none to two images, captions, drawings in PNG, and a dataset of one sample."""
     root = tmp_path_factory.mktemp("mixture")
     raw = root / "raw"
-    write_chats(raw / "chats", encode, crop)
+    for name in ("chats", "drawings"):
+        (raw / name).mkdir(parents=True)
+    records = []
+    for number in range(SIZES["chats"]):
+        names = [f"{number}-{image}.jpg" for image in range((1, 1, 2, 0)[number % 4])]
+        for image, name in enumerate(names):
+            content = encode(crop(size=(40 + 2 * number, 30 + image), left=number), quality=80)
+            (raw / "chats" / name).write_bytes(content)
+        turns = [
+            {"from": "human", "value": "<image>" * len(names) + f"What is number {number}?"},
+            {"from": "gpt", "value": "It is " + f"{number}, " * (1 + number % 9)},
+        ]
+        record = {"id": f"id-{number}", "conversations": turns}
+        records.append(record | ({"image": names} if names else {}))
+    (raw / "chats" / "data.json").write_text(json.dumps(records))
+    for number in range(SIZES["drawings"]):
+        drawing = Image.new("RGB", (24 + 8 * number, 40), (40 * number, 90, 200))
+        (raw / "drawings" / f"{number}.png").write_bytes(encode(drawing, "PNG"))
+        caption = f"a drawing, the {number + 1}. of five " * 3
+        (raw / "drawings" / f"{number}.txt").write_text(caption)
     make_folder(raw / "captions", SIZES["captions"])
-    write_drawings(raw / "drawings", encode)
     make_folder(raw / "one", 1)
     for name in SIZES:
         datapipe.pack_dataset(raw / name, root / name, shard_size=7)

@@ -1,11 +1,8 @@
 """Datasets that the tests of mixtures mix, and what they look at in batches."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from datapipe import ImageSpec
 
@@ -13,32 +10,6 @@ SIZES = {"chats": 29, "captions": 17, "drawings": 5, "one": 1}
 META = ("dataset", "key", "valid", "sample", "num_items_in_batch")
 SMALL = ImageSpec(size=16)
 Draw = tuple[str, str]
-
-
-def write_chats(root: Path, encode: Any, crop: Any) -> None:
-    root.mkdir(parents=True)
-    records = []
-    for number in range(SIZES["chats"]):
-        count = (1, 1, 2, 0)[number % 4]
-        for image in range(count):
-            content = encode(crop(size=(40 + 2 * number, 30 + image), left=number), quality=80)
-            (root / f"{number}-{image}.jpg").write_bytes(content)
-        names = [f"{number}-{image}.jpg" for image in range(count)]
-        turns = [
-            {"from": "human", "value": "<image>" * count + f"What is number {number}?"},
-            {"from": "gpt", "value": "It is " + f"{number}, " * (1 + number % 9)},
-        ]
-        record = {"id": f"id-{number}", "conversations": turns}
-        records.append(record | ({"image": names} if names else {}))
-    (root / "data.json").write_text(json.dumps(records))
-
-
-def write_drawings(root: Path, encode: Any) -> None:
-    root.mkdir(parents=True)
-    for number in range(SIZES["drawings"]):
-        image = Image.new("RGB", (24 + 8 * number, 40), (40 * number, 90, 200))
-        (root / f"{number}.png").write_bytes(encode(image, "PNG"))
-        (root / f"{number}.txt").write_text(f"a drawing, the {number + 1}. of five " * 3)
 
 
 def draws(batches: Iterable[Any]) -> list[Draw]:

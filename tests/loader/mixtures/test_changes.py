@@ -46,6 +46,20 @@ def make(request, folders, tokenizer):
     return made
 
 
+@pytest.fixture
+def scheduled(folders):
+    """Makes loaders of three datasets of one weight, but for "a", in epochs of so many samples."""
+
+    def made(epoch, *changes, weight=1, **options):
+        mixture = {"datasets": plain(*"abc", folders=folders), "epoch": epoch}
+        mixture["datasets"]["a"]["weight"] = weight
+        if changes:
+            mixture["schedule"] = changes
+        return datapipe.make_loader(mixture, **{"batch_size": 5, **OPTIONS, **options})
+
+    return made
+
+
 def stopped(make, weights=WEIGHTS):
     """Return what was drawn before a run was stopped, and its state."""
     loader = make(weights)
@@ -114,19 +128,13 @@ def test_a_state_of_the_changed_run_resumes_exactly(make):
         assert first + draws(resumed(make, other, again)) == whole
 
 
-def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(folders):
-    def made(weight):
-        mixture = {"datasets": plain(*"abc", folders=folders), "epoch": 60}
-        mixture["datasets"]["a"]["weight"] = weight
-        return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
-
-    found, state = [], None
-    for weight in (1, 2, 3):
-        loader = made(weight) if state is None else at_state(made(weight), state)
+def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(scheduled):
+    loader, found = scheduled(60), []
+    for weight in (2, 3, 4):
         assert len(loader) == 12
         found += draws(islice(loader, 3))
-        state = loader.state_dict()
-    assert len(found + draws(at_state(made(4), state))) == 60
+        loader = at_state(scheduled(60, weight=weight), loader.state_dict())
+    assert len(found + draws(loader)) == 60
 
 
 def test_a_dataset_that_is_left_out_comes_back_at_its_place(make, caplog):
@@ -178,14 +186,9 @@ def test_another_content_begins_anew(make, make_folder, tmp_path, caplog):
     assert len(set(of("c", draws(loader)))) == 12
 
 
-def test_a_schedule_that_changes_later_shares_the_past(folders):
+def test_a_schedule_that_changes_later_shares_the_past(scheduled):
     def made(start):
-        mixture = {
-            "datasets": plain(*"abc", folders=folders),
-            "epoch": 200,
-            "schedule": [{"from": start, "weights": {"a": 5}}],
-        }
-        return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
+        return scheduled(200, {"from": start, "weights": {"a": 5}})
 
     early, late = draws(made(100)), draws(made(150))
     assert early[:100] == late[:100]
@@ -197,23 +200,17 @@ def test_a_schedule_that_changes_later_shares_the_past(folders):
     assert first + draws(at_state(made(150), loader.state_dict())) == late
 
 
-def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
-    def made(world_size, rank=0):
-        mixture = {
-            "datasets": plain(*"abc", folders=folders),
-            "epoch": 120,
-            "schedule": [{"from": "10 steps", "weights": {"a": 0}}],
-        }
-        return datapipe.make_loader(
-            mixture, batch_size=6 // world_size, world_size=world_size, rank=rank, **OPTIONS
-        )
+def test_amounts_in_steps_stay_those_of_the_first_launch(scheduled):
+    def made(**options):
+        return scheduled(120, {"from": "10 steps", "weights": {"a": 0}}, **options)
 
-    loader = made(1)
-    whole = draws(loader)
-    loader = made(1)
+    whole = draws(made(batch_size=6))
+    loader = made(batch_size=6)
     first = draws(islice(loader, 3))
     state = loader.state_dict()
-    ranks = [draws(at_state(made(3, rank), state)) for rank in range(3)]
+    ranks = [
+        draws(at_state(made(batch_size=2, world_size=3, rank=rank), state)) for rank in range(3)
+    ]
     assert Counter([*first, *chain(*ranks)]) == Counter(whole)
     assert not of("a", whole[60:])
 
@@ -221,8 +218,7 @@ def test_amounts_in_steps_stay_those_of_the_first_launch(folders):
 def test_an_epoch_of_another_mixture_cannot_be_looked_at(make):
     loader = make(WEIGHTS)
     draws(loader)
-    state = loader.state_dict()
-    other = resumed(make, {"a": 1, "b": 1}, state)
+    other = resumed(make, {"a": 1, "b": 1}, loader.state_dict())
     with pytest.raises(PlanError, match="was drawn from another mixture"):
         other.plan.step(0, epoch=0)
     assert len(other) > 0

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import datapipe
 from datapipe import PlanError
 from tests.case_files import cases
 
@@ -87,14 +86,3 @@ def test_a_limit_keeps_the_same_samples_in_every_epoch(make, mixture, limit, cou
     if count == 10:
         assert found != set(sorted(kept(None))[:count])  # of the whole dataset, and not its begin
         assert found < kept(14)  # more samples with a larger limit, and not others
-
-
-def test_validation_of_a_mixture_is_a_mixture(make, mixture):
-    given = datapipe.Mixture.of(
-        {
-            "datasets": mixture(parts=("chats", "captions")),
-            "validation": {"datasets": mixture(parts=("drawings",), drawings={"weight": 1})},
-        }
-    )
-    loader = make(given.validation, shuffle=False)
-    assert of("drawings", draws(loader)) == [f"{n:09d}" for n in range(5)]

@@ -18,17 +18,15 @@ from .datasets import SIZES, draws, of
 
 
 @pytest.fixture
-def damaged(folders, tmp_path):
-    """Captions whose sixth image is overwritten."""
-    folder = tmp_path / "captions"
-    shutil.copytree(folders["captions"], folder)
-    overwrite_image(folder, 5)
-    return folder
+def folder(folders, tmp_path):
+    """A copy of the captions."""
+    return shutil.copytree(folders["captions"], tmp_path / "captions")
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 128, "num_workers": 2}], ids=str)
-def test_damaged_images_are_skipped(make, mixture, damaged, options):
-    given = mixture(captions={"path": damaged})
+def test_damaged_images_are_skipped(make, mixture, folder, options):
+    overwrite_image(folder, 5)
+    given = mixture(captions={"path": folder})
     loader = make(given, on_error="skip", **options)
     found = draws(loader)
     whole = draws(make(**options))
@@ -38,15 +36,15 @@ def test_damaged_images_are_skipped(make, mixture, damaged, options):
     with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of captions/shard-000000.tar"):
         list(make(given, **options))
     pytest.importorskip("aiohttp")
-    with serving(damaged) as server:
+    with serving(folder) as server:
         there = make(mixture(captions={"path": server.url}), **options)
         with pytest.raises(datapipe.SampleError, match=r"000000005.jpg of .*shard-000000.tar"):
             list(there)
 
 
-def test_a_dataset_that_is_packed_again_is_noticed(make, mixture, folders, make_folder, tmp_path):
-    folder = tmp_path / "captions"
-    shutil.copytree(folders["captions"], folder)
+def test_a_dataset_that_is_packed_again_is_noticed(
+    make, mixture, folders, folder, make_folder, tmp_path
+):
     given = mixture(captions={"path": folder})
     expected = list(make(given))
     state = make(given).state_dict()
@@ -64,10 +62,8 @@ def test_a_dataset_that_is_packed_again_is_noticed(make, mixture, folders, make_
 
 
 def test_a_dataset_that_changes_after_it_was_opened_is_refused(
-    make, mixture, folders, make_folder, tmp_path
+    make, mixture, folder, make_folder, tmp_path
 ):
-    folder = tmp_path / "captions"
-    shutil.copytree(folders["captions"], folder)
     loader = make(mixture(captions={"path": folder}))
     shutil.rmtree(folder)
     with pytest.raises((IndexMismatch, StoreError), match=str(folder)):

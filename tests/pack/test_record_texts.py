@@ -71,13 +71,6 @@ def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, nam
     assert pack_dataset(images, out, max_rejects=10).notes == report.notes
 
 
-def test_a_prefix_of_the_names_is_left_out_by_the_workers(images, tmp_path):
-    entries = [record(n, image=f"coco/train/{n}.jpg") for n in range(6)]
-    (images / "a.json").write_text(json.dumps(entries))
-    report = pack_dataset(images, tmp_path / "out", image_root=images / "images", workers=2)
-    assert (report.samples, report.images) == (6, 6)
-
-
 @pytest.mark.parametrize(("name", "write"), [("a.jsonl", as_lines), ("a.json", as_array)])
 def test_edited_records_end_a_pack_that_is_run_again(images, tmp_path, name, write):
     def write_records(end=b"", **fields):

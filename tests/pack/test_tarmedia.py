@@ -64,7 +64,7 @@ def load(folder, **options):
 def test_a_text_is_not_trained_on_without_its_medium(tmp_path, tar, rejects, ext):
     data, medium = MEDIA[ext]
     tar(**{ext: data, "txt": words})
-    with pytest.raises(datapipe.PackError, match="no sample was found among 3 inputs"):
+    with pytest.raises(datapipe.PackError, match="among 3 inputs, the first reject:"):
         datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **FULL)
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", dry_run=True, **FULL)
     assert (report.samples, report.rejected) == (0, 3)

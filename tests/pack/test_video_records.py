@@ -82,12 +82,6 @@ def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_pat
     assert any("without `fps`, taken as one a second" in note for note in report.notes)
 
 
-def test_a_dry_run_says_how_many_videos_and_frames_there_are(raw):
-    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video="videos/a.mp4")]))
-    report = pack_dataset(raw / "data.json", dry_run=True, video_frames="fps=2,max=8")
-    assert (report.samples, report.videos, report.frames) == (1, 1, 3)
-
-
 @pytest.mark.parametrize("format", ["mp4", "mov", "matroska"])
 def test_a_video_may_stand_in_a_record_as_base64(packed_record, format):
     data = base64.b64encode(video_bytes(6, format)).decode()

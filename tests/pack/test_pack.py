@@ -81,12 +81,15 @@ def test_shards_end_before_a_number_of_bytes(tmp_path, make_folder):
 def test_a_dry_run_reports_the_same_and_writes_nothing(tmp_path, make_folder, make_broken):
     raw = make_folder(tmp_path / "raw", 6)
     make_broken(raw)
-    report = pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=4)
+    report = pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=4, shard_size=4)
     assert not (tmp_path / "out").exists()
     assert (report.samples, report.images, report.rejected, report.inputs) == (6, 6, 4, 10)
     assert report.dry_run
     with pytest.raises(PackError, match="more than --max-rejects 3"):
         pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=3)
+    packed = pack_dataset(raw, tmp_path / "out", max_rejects=4, shard_size=4)
+    assert (packed.shards, packed.bytes) == (report.shards, report.bytes)
+    assert packed.shards == 2
 
 
 # --- too many rejects -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.video import VideoOptions, VideoReader
 
 from .cases import record_cases
-from .videos import reasons, video_bytes, write_video
+from .videos import video_bytes, write_video
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,30 @@ def flip(data):
         ("a.mp4", lambda data: b"a text " * 100, "the video cannot be opened: "),
     ],
 )
-def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(tmp_path, raw, name, damage, reason):
+def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(
+    tmp_path, raw, rejects, name, damage, reason
+):
     write_video(raw / "good.mp4", 21, rate=5)
     codec = "mpeg4" if name.endswith("avi") else "libx264"
     write_video(raw / name, 40, codec=codec, g="5", size=(128, 128))
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
     report = pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=4,max=64")
     assert (report.samples, report.videos, report.frames, report.rejected) == (1, 1, 17, 1)
-    said = re.match(reason, reasons(tmp_path / "out")[name])
+    (line,) = rejects(tmp_path / "out")
+    said = re.match(reason, line["reason"])
+    assert line["source"] == name
     assert said
     if said.groups():
         assert 1 < float(said[1]) < 3.5  # of four seconds
 
 
-def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
+def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw, rejects):
     write_video(raw / "a.mp4", 3)
     write_video(raw / "b.mp4", 0, sound=1)
     pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
-    assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
+    (line,) = rejects(tmp_path / "out")
+    assert line["source"] == "b.mp4"
+    assert line["reason"] == "the file has no video, only sound or other data"
 
 
 def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):

@@ -9,17 +9,7 @@ from PIL import Image
 from datapipe import pack_dataset
 
 from .chats import llava, question, text
-from .videos import picture, video_bytes, write_video
-
-
-@pytest.fixture
-def raw(tmp_path):
-    """A folder with three videos, of 11, 6 and 2 frames, and an image."""
-    folder = tmp_path / "raw"
-    (folder / "videos").mkdir(parents=True)
-    for name, frames in {"a": 11, "b": 6, "c": 2}.items():
-        write_video(folder / "videos" / f"{name}.mp4", frames)
-    return folder
+from .videos import picture, video_bytes
 
 
 @pytest.fixture
@@ -37,7 +27,7 @@ def frames_of(tmp_path, encode):
 
 @pytest.fixture
 def packed_record(raw, packed_videos):
-    """Packs one record beside the videos."""
+    """Packs one record."""
 
     def pack(record, video_frames="fps=2,max=8", name="data.json"):
         (raw / name).write_text(json.dumps([record]))

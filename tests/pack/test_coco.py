@@ -10,7 +10,7 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.readers.caption_files import COCO as READER
 
 from .cases import cases
-from .reading import choose_reader, read_all, recognises
+from .reading import choose_reader, estimate, read_all, recognises
 
 IMAGES = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)]
 ANNOTATIONS = [
@@ -45,6 +45,11 @@ def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
         assert choose_reader(given) is READER
         sample = read(given)[0]
         assert sample.images[0].blob.read()
+
+
+def test_samples_are_estimated(make_coco):
+    raw = make_coco()
+    assert [estimate(READER, raw, ReadOptions(captions=m)) for m in ("all", "first")] == [5, 3]
 
 
 @pytest.mark.parametrize("give", ["folder", "file"])

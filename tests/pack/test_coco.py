@@ -91,7 +91,7 @@ def test_memory_stays_flat_however_many_annotations(tmp_path):
         images = json.dumps(images)[1:-1]
         file.write(f'{{"info": {{}}, "images": [{images}], "annotations": [')
         for number in range(50_000):  # again and again through the images
-            entry = {"image_id": number % 5_000, "caption": f"{number} " + "x" * 200}
+            entry = {"image_id": number % 5_000, "caption": f"{number} " + "x" * 220}
             file.write((", " if number else "") + json.dumps(entry))
         file.write("]}")
     assert path.stat().st_size > 12 * 2**20

@@ -58,12 +58,8 @@ def open_loader(
     data: Data, source: Source, options: Options, folder: Path, *, num_workers: int, **ranks: int
 ) -> datapipe.Loader:
     """Make the loader of a configuration; `folder` is for what it writes."""
-    given: dict[str, Any] = {
-        "image": CONVERTED,
-        "num_workers": num_workers,
-        "rank": 0,
-        "world_size": 1,
-    } | ranks
+    given: dict[str, Any] = {"image": CONVERTED, "num_workers": num_workers}
+    given |= {"rank": 0, "world_size": 1} | ranks
     if not options.keys() & {"batch_size", "pack", "max_tokens"}:
         given["batch_size"] = 4
     given |= options

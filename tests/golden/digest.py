@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -79,29 +80,16 @@ def difference(found: Entry, golden: Entry, *, but: str | None = None) -> str | 
         but: a key that may differ.
     """
     differing: list[tuple[int, str]] = []
-    for key in [*golden["keys"], *(key for key in found["keys"] if key not in golden["keys"])]:
-        if but is not None and key.endswith(f" {but}"):
-            continue
-        if key not in found["keys"]:
-            return f"{key} is missing"
-        if key not in golden["keys"]:
-            return f"{key} is new"
-        now, then = found["keys"][key].split(), golden["keys"][key].split()
-        if len(now) != len(then):
-            return f"{key} has {len(now)} steps, and had {len(then)}"
-        first = next(
-            (step for step, pair in enumerate(zip(now, then, strict=True)) if pair[0] != pair[1]),
-            None,
-        )
-        if first is not None:
-            differing.append((first, key))
+    for key in golden["keys"] | found["keys"]:
+        if but is None or not key.endswith(f" {but}"):
+            steps = [entry["keys"].get(key, "").split() for entry in (found, golden)]
+            pairs = enumerate(zip_longest(*steps))
+            differing += [(step, key) for step, (now, then) in pairs if now != then][:1]
     if differing:
-        step = min(differing)[0]
-        names = [key for first, key in differing if first == step]
-        later = sorted({key for first, key in differing if first != step})
-        return f"step {step} differs first, in {', '.join(names)}" + (
-            f"; later {', '.join(later)}" if later else ""
-        )
+        first = min(step for step, _ in differing)
+        names = ", ".join(key for step, key in differing if step == first)
+        later = ", ".join(sorted(key for step, key in differing if step != first))
+        return f"step {first} differs first, in {names}" + (later and f"; later {later}")
     if but is None and found["sha256"] != golden["sha256"]:
         return "the order of keys, or bytes beyond the first digits of a digest, differ"
     return None
@@ -141,6 +129,7 @@ def run_case(
         the digests, and the state that a run was continued from.
     """
     given = {**case.options, **(options or {})}
+    ranks = case.world if case.stop is None else case.goes_on
 
     def make(rank: int, world: int) -> datapipe.Loader:
         return open_loader(
@@ -152,14 +141,10 @@ def run_case(
         )
 
     def runs() -> Iterator[tuple[str, Iterable[dict[str, Any]]]]:
-        if case.stop is None:
-            for rank in range(case.world):
-                yield f"rank {rank}", _batches(make(rank, case.world))
-            return
-        assert state is not None
-        for rank in range(case.goes_on):
-            loader = make(rank, case.goes_on)
-            loader.load_state_dict(state)
+        for rank in range(ranks):
+            loader = make(rank, ranks)
+            if state is not None:
+                loader.load_state_dict(state)
             yield f"rank {rank}", _batches(loader)
 
     if case.stop is not None and state is None:

@@ -16,27 +16,7 @@ from typing import Any
 
 from .configurations import CASES, PLANS
 from .data import Data, make_data
-from .digest import DIGESTS, STATES, run_case, run_plan, state_path, versions
-
-
-def record(folder: Path, *, num_workers: int, data_too: bool, states_too: bool) -> None:
-    """Write `digests.json`, and what is in `data/` and `states/` if they are asked for."""
-    if data_too:
-        (folder / "making").mkdir()
-        make_data(folder / "making")
-    data = Data(folder / "data")
-    recorded: dict[str, Any] = {"versions": versions(dali=True), "batches": {}, "plans": {}}
-    for number, (name, case) in enumerate(CASES.items()):
-        own = folder / f"case-{number}"
-        own.mkdir()
-        entry, state = run_case(data, case, own, num_workers=num_workers)
-        recorded["batches"][name] = entry
-        if states_too and state is not None:
-            STATES.mkdir(exist_ok=True)
-            state_path(name).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
-    for name, arguments in PLANS.items():
-        recorded["plans"][name] = run_plan(data, arguments)
-    DIGESTS.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
+from .digest import DIGESTS, run_case, run_plan, state_path, versions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,14 +26,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-workers", type=int, default=0, help="of each loader (%(default)s)")
     options = parser.parse_args(arguments)
     logging.getLogger("datapipe").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        record(
-            Path(folder),
-            num_workers=options.num_workers,
-            data_too=options.data,
-            states_too=options.states,
-        )
+        if options.data:
+            (folder / "making").mkdir()
+            make_data(folder / "making")
+        data = Data(folder / "data")
+        recorded: dict[str, Any] = {"versions": versions(dali=True), "batches": {}}
+        for number, (name, case) in enumerate(CASES.items()):
+            own = folder / f"case-{number}"
+            own.mkdir()
+            entry, state = run_case(data, case, own, num_workers=options.num_workers)
+            recorded["batches"][name] = entry
+            if options.states and state is not None:
+                state_path(name).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
+        recorded["plans"] = {name: run_plan(data, plan) for name, plan in PLANS.items()}
+    DIGESTS.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """Raw data packed, and what came out."""
 
 import json
-from functools import partial
 
 import pytest
 
 from datapipe import pack_dataset
 
-from .coco_files import write_coco
 from .raw_files import RawFiles
 
 
@@ -102,9 +100,3 @@ def packed_videos(packed):
         return found
 
     return pack
-
-
-@pytest.fixture
-def make_coco(tmp_path, jpeg):
-    """Writes a dataset as COCO unpacks: annotations/NAME.json and val2017/*.jpg."""
-    return partial(write_coco, tmp_path / "raw", jpeg)

@@ -2,12 +2,10 @@
 
 import pytest
 
-from datapipe import PackError, index_shards, make_loader, pack_dataset
-from datapipe.pack.readers import all_readers
+from datapipe import index_shards, make_loader, pack_dataset
 from datapipe.pack.recognition import unused_files
 
 from .chats import turns
-from .reading import estimate
 
 TURNS = turns("What?", "A cat")
 
@@ -120,46 +118,3 @@ def test_of_very_many_files_the_first_are_compared(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(unused_files, "MOST_FILES", 12)
     _, said = notes(raw, tmp_path / "out")
     assert said[0].startswith("only the first 12 files of ")
-
-
-def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, put):
-    for number in range(4):
-        images = {f"images/{number}.jpg": number, f"more/1{number}.jpg": number}
-        texts = dict.fromkeys((f"texts/{number}.txt", f"texts/1{number}.txt"), "words")
-        put(tmp_path / "raw", images | texts)
-    put(tmp_path / "raw", {"texts/99.txt": "words of no image"})
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    assert (report.samples, report.teaching.with_text) == (8, 8)
-    assert [reject.source for reject in report.examples] == ["texts/99.txt"]
-
-
-def test_what_two_folders_of_images_leave_of_their_texts_is_rejected_once(tmp_path, put, rejects):
-    images = {"left/0.jpg": 0, "left/1.jpg": 1, "right/5.jpg": 2, "right/6.jpg": 3}
-    names = ("0.txt", "1.txt", "5.txt", "6.txt", "5.TXT", "5.pdf", "77.txt")
-    put(tmp_path / "raw", images | {f"texts/{name}": name for name in names})
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, max_rejects=3)
-    assert (report.samples, report.teaching.with_text) == (4, 4)
-    assert {line["source"]: line["reason"] for line in rejects(tmp_path / "out")} == {
-        "texts/5.pdf": "a document; only images and text are packed",
-        "texts/5.txt": "another text of this kind has the same stem as this text",
-        "texts/77.txt": "no image has the same stem as this text",
-    }
-
-
-def test_texts_are_found_in_folders_that_are_reached_later(tmp_path, put):
-    texts = {f"captions/train/{n}.txt": "a" for n in range(2)} | {
-        f"photos/text/1{n}.txt": "b" for n in range(2)
-    }
-    images = {f"images/train/{n}.jpg": n for n in range(2)} | {
-        f"photos/train/1{n}.jpg": n for n in range(2)
-    }
-    put(tmp_path / "raw", images | texts)
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    assert (report.samples, report.teaching.with_text, report.rejected) == (4, 4, 0)
-
-
-def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path, put):
-    texts = {f"{folder}/{n}.txt": "TAN" for folder in ("box", "entities") for n in range(2)}
-    put(tmp_path, {"img/0.jpg": 0, "img/1.jpg": 1} | texts)
-    with pytest.raises(PackError, match="img holds images, and several folders"):
-        estimate(all_readers()["folder"], tmp_path)

@@ -120,12 +120,6 @@ def test_a_shard_is_packed_with_its_failures_as_rejects(
     ]
 
 
-def test_sources_name_shard_and_key(make_shard, row):
-    make_shard([row("000000", 0)], "00000", files=True)
-    raw = make_shard([row("000010", 1)], "00001")
-    assert sources(read(raw), RawSample) == ["00000/000000", "00001.tar:000010"]
-
-
 @pytest.mark.parametrize("files", [False, True])
 def test_a_sample_without_metadata_takes_its_row(make_shard, rows, files):
     raw = make_shard(rows, files=files, without=["000000000.json", "000000004.txt"])

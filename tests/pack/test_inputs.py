@@ -1,14 +1,11 @@
 """Raw data that an output belongs to, odd data included."""
 
 import shutil
-import tarfile
 
 import pytest
 
 from datapipe import IndexMismatch, PackError
 from datapipe.pack.pack_dataset import pack_dataset
-
-from .chats import llava
 
 
 def test_a_finished_pack_is_not_mistaken_for_one_of_other_raw_data(tmp_path, make_folder):
@@ -20,49 +17,6 @@ def test_a_finished_pack_is_not_mistaken_for_one_of_other_raw_data(tmp_path, mak
     other = make_folder(tmp_path / "other", 5)
     with pytest.raises(PackError, match="4 inputs then, now 5"):
         pack_dataset(other, tmp_path / "out")
-
-
-def test_an_edited_record_is_noticed_when_a_pack_is_run_again(tmp_path, make_llava):
-    raw = make_llava(tmp_path / "raw", [llava("How many?", "One.")])
-    pack_dataset(raw, tmp_path / "out")
-    make_llava(tmp_path / "raw", [llava("How many?", "Two.")])
-    with pytest.raises(PackError, match="1 inputs then, now others"):
-        pack_dataset(raw, tmp_path / "out")
-
-
-def test_linked_folders_are_followed_and_circular_links_rejected(tmp_path, make_folder, rejects):
-    one, two = make_folder(tmp_path / "raw" / "one", 1), make_folder(tmp_path / "raw" / "two", 1)
-    (one / "link").symlink_to(two)
-    (two / "link").symlink_to(one)
-    (tmp_path / "raw" / "linked").symlink_to(make_folder(tmp_path / "elsewhere", 3))
-    (tmp_path / "raw" / "circle").symlink_to(tmp_path / "raw")
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=9)
-    # Each of the two as it is and once more through the other's link.
-    assert report.samples == 4 + 3
-    lines = rejects(tmp_path / "out")
-    assert [line["source"] for line in lines] == ["circle", "one/link/link", "two/link/link"]
-    assert all("leads back" in line["reason"] for line in lines)
-
-
-def test_a_hard_link_in_a_tar_brings_its_file_and_other_links_are_named(
-    tmp_path, make_tar, jpeg, members, rejects
-):
-    raw = tmp_path / "raw.tar"
-    make_tar(raw, [("a.jpg", jpeg(0)), ("a.txt", b"first"), ("b.txt", b"second")])
-    with tarfile.open(raw, "a") as tar:
-        for name, kind, target in (
-            ("b.jpg", tarfile.LNKTYPE, "a.jpg"),
-            ("c.jpg", tarfile.SYMTYPE, "a.jpg"),
-            ("d.jpg", tarfile.LNKTYPE, "absent.jpg"),
-        ):
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = kind, target
-            tar.addfile(info)
-    pack_dataset(raw, tmp_path / "out", max_rejects=2)
-    first, second = members(tmp_path / "out").values()
-    assert first["jpg"] == second["jpg"] == jpeg(0)
-    assert second["txt"] == b"second"
-    assert [r["source"] for r in rejects(tmp_path / "out")] == ["raw.tar:c.jpg", "raw.tar:d.jpg"]
 
 
 def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder):
@@ -86,12 +40,8 @@ def test_a_packed_folder_with_a_shard_missing_is_not_called_finished(tmp_path, m
         pack_dataset(raw, tmp_path / "out", shard_size=2)
 
 
-def test_a_rehearsal_refuses_what_the_pack_would_and_counts_its_shards(tmp_path, make_folder):
-    raw = make_folder(tmp_path / "raw", 5)
-    rehearsed = pack_dataset(raw, tmp_path / "out", shard_size=2, dry_run=True)
-    packed = pack_dataset(raw, tmp_path / "out", shard_size=2)
-    assert (rehearsed.shards, rehearsed.bytes) == (packed.shards, packed.bytes)
-    assert packed.shards == 3
+def test_a_rehearsal_refuses_what_the_pack_would(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 1)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").touch()
     for dry_run in (True, False):

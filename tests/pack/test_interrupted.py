@@ -135,6 +135,7 @@ def test_an_interrupted_pack_is_not_a_dataset(interrupted):
         ({"shard_size": 2}, "shard_size: '3' before, '2' now"),
         ({"check": "header"}, "check: 'decode' before, 'header' now"),
         ({"limit": 10}, "limit: None before, 10 now"),
+        ({"max_side": 48}, "max_side: None before, 48 now"),
     ],
 )
 @pytest.mark.parametrize("finished", [False, True])
@@ -288,16 +289,19 @@ def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
 
 @pytest.mark.parametrize("number", [1, 2, 4, 7, *map(rare, range(9, 30, 2))])
 @pytest.mark.parametrize("call", ["fsync", "pwrite", "replace", "open"])
+@pytest.mark.parametrize("fails", ["once", "from then on"])
 def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
-    tmp_path, raw, whole, contents, failing_disk, call, number
+    tmp_path, raw, whole, contents, failing_disk, fails, call, number
 ):
     out = tmp_path / "out"
     files = len(os.listdir("/proc/self/fd"))
-    with failing_disk(call, number.__eq__):
+    with failing_disk(call, number.__eq__ if fails == "once" else number.__le__):
         try:
             pack(raw, out)
         except PackError as error:
             assert "No space left on device" in str(error)  # noqa: PT017
+        else:
+            assert fails == "once" or number > 2
     gc.collect()  # errors of the writer's thread
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)  # others open files for a while
     pack(raw, out)

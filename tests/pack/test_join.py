@@ -1,6 +1,8 @@
 """Two tables that `--join` packs as one: images in one, texts in the other."""
 
 import base64
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +13,7 @@ from datapipe.cli.command import app
 from .chats import llava
 from .record_files import write
 
+ROOT = Path(__file__).parents[2]
 TEXTS = [("i2", "A dog."), ("i0", "A cat."), ("i2", "Asleep.")]
 
 
@@ -126,3 +129,8 @@ def test_a_join_by_columns_of_two_names_is_named_where_ids_match(tmp_path, jpeg,
     with pytest.raises(PackError) as caught:
         pack_dataset(tmp_path / "raw", dry_run=True)
     assert ("add --join 'imageId=id'" in str(caught.value)) == shared
+    if shared:
+        page, anchor = re.search(r"(docs/[^)#]+)#([^)]+)", str(caught.value)).groups()
+        titles = re.findall(r"(?m)^### (.*)$", (ROOT / page).read_text("utf-8"))
+        titles = [re.sub(r"[^\w ]", "", title).lower().replace(" ", "-") for title in titles]
+        assert anchor in titles

@@ -15,13 +15,11 @@ from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams import json_stream
 from datapipe.pack.records.streams.json_stream import (
     NotRecordsError,
-    count_marks,
     read_json,
     read_member_arrays,
 )
 
 from .cases import cases
-from .layouts.table import Has
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -82,41 +80,10 @@ def test_an_array_gives_what_json_reads_wherever_a_read_ends(size, array, indent
     assert records_of(text.encode()) == array
 
 
-@many
-@given(st.lists(st.dictionaries(texts, values, max_size=3), max_size=6))
-def test_json_lines_give_what_json_reads(records):
-    assert records_of("\n".join(map(json.dumps, records)).encode()) == records
-
-
 @pytest.mark.parametrize("text", ['[{"a": 1}]', '{"a": 1}\n', ' \n[\n{"a": 1}\n]\n', '\n\n{"a":1}'])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_byte_order_mark_and_blank_space_are_passed_over(text, mark):
     assert records_of(mark + text.encode()) == [{"a": 1}]
-
-
-BROKEN_LINES = [
-    (b'{"a": ', "is not JSON"),
-    (b"\xff", "is not UTF-8 at byte 0"),
-    ('{"a": "größe"}'.encode("latin-1"), "is not UTF-8 at byte 9"),
-    (b'{"a": "\xed\xa0\x80"}', "is not UTF-8 at byte 7"),
-    (bytes(8), "holds NUL bytes"),
-    ('{"a": 1}'.encode("utf-16-le"), "holds NUL bytes"),
-    (b'{"a": "' + bytes(3) + b'"}', "holds NUL bytes"),
-    (b'\xef\xbb\xbf{"a": 1}', "is not JSON"),
-    (b'{"a": ' + b"[" * 100_000, "is not JSON"),
-]
-
-
-@pytest.mark.parametrize(("line", "reason"), BROKEN_LINES)
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_broken_line_costs_only_itself(line, reason, place):
-    lines = [b'{"a": 1}', b'{"a": 2}']
-    lines.insert(place, line)
-    records = records_of(b"\n".join(lines), name="data.jsonl")
-    broken = Reject(f"data.jsonl:{place + 1}", Has(reason), "DecodeError")
-    is_of_the_file = line.startswith(b"\xef\xbb\xbf") and place == 0
-    assert records.pop(place) == ({"a": 1} if is_of_the_file else broken)
-    assert records == [{"a": 1}, {"a": 2}]
 
 
 def test_a_record_of_another_encoding_costs_only_itself_in_an_array(size):
@@ -147,11 +114,6 @@ def test_a_broken_array_is_refused_with_a_remedy_behind_what_is_whole(size, text
         assert next(stream) == {"a": 1}
     with pytest.raises(PackError, match=rf"expected {reason}.*write it as JSONL"):
         list(stream)
-
-
-def test_records_are_counted_by_their_mark(tmp_path):
-    (tmp_path / "data.json").write_text(json.dumps([{"conversations": []}] * 7))
-    assert sum(count_marks(tmp_path / "data.json", b'"conversations"')) == 7
 
 
 # --- entries of named arrays --------------------------------------------------------------------

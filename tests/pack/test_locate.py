@@ -1,13 +1,9 @@
 """Files of a folder that are one dataset, and the folders their image paths start from."""
 
-import re
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
@@ -16,7 +12,6 @@ from datapipe.pack.records.streams.record_files import find_records, is_unreadab
 from .cases import cases
 from .record_files import fits, open_, write
 
-ROOT = Path(__file__).parents[2]
 ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
 
 
@@ -61,17 +56,6 @@ def test_annotation_files_are_listed_with_counts_and_the_pattern_to_copy(tmp_pat
         "'c [[]1].csv'  2 records in 1 file",
     ]
     assert len(list(open_(tmp_path, include="c [[]1].csv"))) == 2
-
-
-def test_two_tables_that_complete_each_other_are_joined_as_the_error_says(tmp_path):
-    write(tmp_path / "images.csv", [{"image_id": 0, "file_name": "0.jpg"}])
-    write(tmp_path / "captions.csv", [{"image_id": 0, "caption": "A cat."}])
-    says = "complete each other by 'image_id', add --join 'image_id'"
-    with pytest.raises(PackError, match=says) as caught:
-        pack_dataset(tmp_path, dry_run=True)
-    page, _, anchor = re.search(r"docs/[^)]+", str(caught.value))[0].partition("#")
-    headings = re.findall(r"(?m)^### (.*)$", (ROOT / page).read_text("utf-8"))
-    assert anchor in [re.sub(r"[^\w ]", "", each).lower().replace(" ", "-") for each in headings]
 
 
 def test_all_that_match_include_are_taken(tmp_path):

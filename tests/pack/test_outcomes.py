@@ -1,7 +1,7 @@
 """Raw data, and what becomes of it: samples, rejects and what is said. `outcomes/` states both.
 
     for       words of the case, each with the texts that take its place in one case after another;
-              `A/B` are two words, whose texts `a/b` go together
+              `A/B` are two words, whose texts `[a, b]` go together
     files     of the raw data, as `raw_files.py` writes them; `give` names the one that is given
     options   of the pack
     refused   texts of its error; `then` has the options that the error asks for
@@ -47,8 +47,7 @@ def cases_of(stated):
     for texts in itertools.product(*words.values()):
         given = {}
         for word, text in zip(words, texts, strict=True):
-            several = "/" in word
-            given |= zip(word.split("/"), text.split("/") if several else [text], strict=True)
+            given |= zip(word.split("/"), text if "/" in word else [text], strict=True)
         yield replaced(stated, given)
 
 

@@ -71,26 +71,16 @@ def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, nam
     assert pack_dataset(images, out, max_rejects=10).notes == report.notes
 
 
-def test_files_that_a_limit_leaves_out_are_not_called_left_over(images, tmp_path):
-    (images / "a.jsonl").write_bytes(as_lines(json.dumps(record(n)).encode() for n in range(6)))
-    report = pack_dataset(images, tmp_path / "out", limit=3)
-    assert (report.samples, report.left_out) == (3, 0)
+@pytest.mark.parametrize(("name", "write"), [("a.jsonl", as_lines), ("a.json", as_array)])
+def test_edited_records_end_a_pack_that_is_run_again(images, tmp_path, name, write):
+    def write_records(end=b"", **fields):
+        lines = (json.dumps(record(number, **fields)).encode() + end for number in range(3))
+        (images / name).write_bytes(write(lines))
 
-
-def test_a_prefix_of_the_names_is_left_out_by_the_workers(images, tmp_path):
-    entries = [record(n, image=f"coco/train/{n}.jpg") for n in range(6)]
-    (images / "a.json").write_text(json.dumps(entries))
-    report = pack_dataset(images, tmp_path / "out", image_root=images / "images", workers=2)
-    assert (report.samples, report.images) == (6, 6)
-
-
-def test_edited_records_end_a_pack_that_is_run_again(images, tmp_path):
-    path = images / "a.jsonl"
-    path.write_bytes(as_lines(json.dumps(record(n)).encode() for n in range(3)))
+    write_records()
     pack_dataset(images, tmp_path / "out")
-    # Another spelling of equal records is no change.
-    path.write_bytes(as_lines(json.dumps(record(n), indent=None).encode() + b" " for n in range(3)))
+    write_records(end=b" ")  # another spelling of equal records is no change
     assert pack_dataset(images, tmp_path / "out").finished_before
-    path.write_bytes(as_lines(json.dumps(record(n, more=1)).encode() for n in range(3)))
-    with pytest.raises(PackError, match="now others"):
+    write_records(more=1)
+    with pytest.raises(PackError, match="3 inputs then, now others"):
         pack_dataset(images, tmp_path / "out")

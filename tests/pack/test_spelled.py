@@ -1,4 +1,4 @@
-"""Images whose names the disk spells otherwise than the records: accents, extensions."""
+"""Images whose names the disk spells otherwise than the records."""
 
 from unicodedata import normalize
 
@@ -26,18 +26,6 @@ def test_names_in_another_unicode_form_are_the_same_names(tmp_path, put, said, l
     put(raw, {place + normalize(lies, name): number for number, name in enumerate(NAMES)})
     report = pack_dataset(raw, tmp_path / "out")
     assert (report.samples, report.rejected, report.left_out) == (4, 0, 0)
-
-
-@pytest.mark.parametrize("lies", ["JPG", "jpg"])
-def test_extensions_in_capitals_and_small_letters_are_the_same(tmp_path, put, lies, rejects):
-    other = {"JPG": "jpg", "jpg": "JPG"}[lies]
-    names = [f"IMG_{n:04d}.{lies if n % 2 else other}" for n in range(6)]
-    rows(tmp_path / "raw", [*names, "lost.jpg"])
-    put(tmp_path / "raw", {f"IMG_{n:04d}.{lies}": n for n in range(6)})
-    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    assert (report.samples, report.left_out) == (6, 0)
-    (line,) = rejects(tmp_path / "out")
-    assert (line["reason"], line["file"]) == ("file is missing", "lost.jpg")
 
 
 def test_the_exact_name_goes_first(tmp_path):

@@ -82,7 +82,6 @@ def test_a_folder_may_be_named_by_a_url(tmp_path, raw, contents):
 @pytest.mark.parametrize(
     ("out", "options", "message"),
     [
-        ("https://host/x", {}, "nothing can be written over HTTP"),
         ("memory://x", {"append": True}, "memory://x: --append needs a dataset in a folder"),
         ("out", {"staging": "here"}, "--staging does not apply to a folder"),
         ("out", {"storage_options": {"key": "x"}}, "storage_options does not apply"),

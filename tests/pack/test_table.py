@@ -9,7 +9,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.table import READER
 
 from .cases import record_cases
-from .reading import choose_reader, estimate, read_all
+from .reading import choose_reader, read_all
 from .record_files import write
 
 
@@ -110,8 +110,3 @@ def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
     first, second = read(raw)
     assert first == RawSample("data.jsonl#0", caption="a")
     assert second.caption is None
-
-
-def test_rows_are_estimated(raw):
-    write(raw / "data.jsonl", [{"image": "0.jpg"}] * 9)
-    assert estimate(READER, raw, ReadOptions()) == 9

@@ -13,23 +13,38 @@ def chat(*turns, **more):
     return {"messages": messages, **more}
 
 
-def test_a_report_counts_what_is_learnt(lines, tmp_path):
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_report_counts_what_is_learnt_and_shows_three_samples(lines, tmp_path, dry_run):
     path = lines(
-        chat(("system", "Be kind."), ("user", "<image>What?"), ("assistant", "A."), images="a.jpg"),
+        chat(
+            ("system", "Be kind."),
+            ("user", "<ImageHere>What\nis it?"),
+            ("assistant", "A."),
+            images=["a.jpg"],
+        ),
         chat(("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"), ("assistant", "4")),
         chat(("user", "<image><image>What?"), images=["a.jpg", "a.jpg"]),
+        chat(("user", "<image>What?"), ("assistant", "A."), images="a.jpg"),
     )
-    report = pack_dataset(path, tmp_path / "out")
+    report = pack_dataset(path, tmp_path / "out", dry_run=dry_run)
     assert report.teaching.rows() == {
-        "with text": "3",
-        "with labels": "2",
+        "with text": "4",
+        "with labels": "3",
         "text only": "1",
         "images without text": "0",
-        "turns": "system 1, user 4, assistant 3",
-        "images a sample": "0: 1, 1: 1, 2: 1",
+        "turns": "system 1, user 5, assistant 4",
+        "images a sample": "0: 1, 1: 2, 2: 1",
     }
     (warning,) = report.teaching.warnings()
-    assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
+    assert warning.startswith("1 of 4 samples have text of which nothing is learnt")
+    first, _, third = report.shown
+    assert first.lines() == [
+        "data.jsonl#0: 1 image",
+        "    system     Be kind.",
+        "    user       <image>What / is it?",
+        "  * assistant  A.",
+    ]
+    assert third.lines()[-1] == "    (nothing is learnt from this sample)"
 
 
 @pytest.mark.parametrize(
@@ -50,23 +65,6 @@ def test_markup_in_captions_is_warned_of(lines, caption, said):
     warnings = report.teaching.warnings()
     assert len(warnings) == bool(said)
     assert all(w.startswith("1 of 1 captions have ") and said in w for w in warnings)
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_the_first_samples_are_written_out_as_training_sees_them(lines, tmp_path, dry_run):
-    path = lines(
-        chat(("user", "<ImageHere>What\nis it?"), ("assistant", "A cat."), images=["a.jpg"]),
-        *[chat(("user", "Hm?"), ("assistant", "")) for _ in range(3)],
-    )
-    report = pack_dataset(path, tmp_path / "out", dry_run=dry_run)
-    assert len(report.shown) == 3
-    assert report.shown[0].lines() == [
-        "data.jsonl#0: 1 image",
-        "    user       <image>What / is it?",
-        "  * assistant  A cat.",
-    ]
-    assert report.shown[1].lines()[-1] == "    (nothing is learnt from this sample)"
-    assert report.teaching.samples == 4
 
 
 ROWS = (

@@ -88,14 +88,6 @@ def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, raw, put,
         pack_dataset(raw, tmp_path / "out")
 
 
-def test_records_without_images_do_not_mind_an_archive(tmp_path, put):
-    raw = put(
-        tmp_path / "raw",
-        {"data.json": [{"conversations": TURNS[1:]}], "videos.zip": "content"},
-    )
-    assert pack_dataset(raw, tmp_path / "out").samples == 1
-
-
 def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path, put, rejects):
     raw = put(tmp_path / "raw", {"photos/1.jpg": 1, "photos/2.jpg": 2})
     shutil.make_archive(str(raw / "photos"), "zip", raw, "photos")

@@ -16,7 +16,7 @@ from datapipe.decode.shrink import ShrinkOptions
 from datapipe.decode.video import VideoOptions, VideoReader
 
 from .cases import record_cases
-from .videos import reasons, video_bytes, write_video
+from .videos import video_bytes, write_video
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,30 @@ def flip(data):
         ("a.mp4", lambda data: b"a text " * 100, "the video cannot be opened: "),
     ],
 )
-def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(tmp_path, raw, name, damage, reason):
+def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(
+    tmp_path, raw, rejects, name, damage, reason
+):
     write_video(raw / "good.mp4", 21, rate=5)
     codec = "mpeg4" if name.endswith("avi") else "libx264"
     write_video(raw / name, 40, codec=codec, g="5", size=(128, 128))
     (raw / name).write_bytes(damage((raw / name).read_bytes()))
     report = pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=4,max=64")
     assert (report.samples, report.videos, report.frames, report.rejected) == (1, 1, 17, 1)
-    said = re.match(reason, reasons(tmp_path / "out")[name])
+    (line,) = rejects(tmp_path / "out")
+    said = re.match(reason, line["reason"])
+    assert line["source"] == name
     assert said
     if said.groups():
         assert 1 < float(said[1]) < 3.5  # of four seconds
 
 
-def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw):
+def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw, rejects):
     write_video(raw / "a.mp4", 3)
     write_video(raw / "b.mp4", 0, sound=1)
     pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
-    assert reasons(tmp_path / "out") == {"b.mp4": "the file has no video, only sound or other data"}
+    (line,) = rejects(tmp_path / "out")
+    assert line["source"] == "b.mp4"
+    assert line["reason"] == "the file has no video, only sound or other data"
 
 
 def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):
@@ -172,23 +178,6 @@ def test_frames_are_upright_by_the_matrix_of_the_file(raw, packed_videos, matrix
     assert min(parts, key=lambda name: parts[name].mean()) == dark
 
 
-def test_a_pack_of_videos_with_json_goes_on_after_an_interruption(
-    tmp_path, raw, packed, members, encode
-):
-    for name in "ab":
-        write_video(raw / f"{name}.mp4", 5)
-        (raw / f"{name}.json").write_text(f'{{"caption": "clip {name}"}}')
-    (raw / "c.jpg").write_bytes(b"broken")
-    options = {"shard_size": 1, "max_rejects": 0, "video_frames": "fps=2,max=8", "workers": 1}
-    with pytest.raises(PackError, match="Finished shards are kept"):
-        pack_dataset(raw, tmp_path / "out", **options)
-    assert len(list((tmp_path / "out").glob("*.tar"))) > 0
-    (raw / "c.jpg").write_bytes(encode())
-    assert pack_dataset(raw, tmp_path / "out", **options).samples == 3
-    pack_dataset(raw, tmp_path / "whole", **options)
-    assert members(tmp_path / "out") == members(tmp_path / "whole")
-
-
 def test_an_option_in_another_spelling_is_the_same_pack(tmp_path, raw):
     write_video(raw / "a.mp4", 3)
     pack_dataset(raw, tmp_path / "out", video_frames="fps=2,max=64")
@@ -208,12 +197,13 @@ def test_a_map_shows_videos_before_their_frames_are_known(tmp_path, put, capsys)
     said = {"q": "What?", "a": "A cat."}
     row = {"v": "clip.mp4", "image": "a.jpg", **said}
     put(tmp_path / "raw", {"clip.mp4": video_bytes(10), "a.jpg": 0, "data.jsonl": row})
-    pack_dataset(
+    report = pack_dataset(
         tmp_path / "raw/data.jsonl",
         map="video=v,image=image,user=q,assistant=a",
         video_frames="fps=2",
         dry_run=True,
     )
+    assert (report.samples, report.videos, report.frames) == (1, 1, 3)
     assert capsys.readouterr().err.splitlines()[1:4] == [
         "data.jsonl#0: 1 image",
         "    user       <image> / <video> / What?",

@@ -9,17 +9,7 @@ from PIL import Image
 from datapipe import pack_dataset
 
 from .chats import llava, question, text
-from .videos import picture, video_bytes, write_video
-
-
-@pytest.fixture
-def raw(tmp_path):
-    """A folder with three videos, of 11, 6 and 2 frames, and an image."""
-    folder = tmp_path / "raw"
-    (folder / "videos").mkdir(parents=True)
-    for name, frames in {"a": 11, "b": 6, "c": 2}.items():
-        write_video(folder / "videos" / f"{name}.mp4", frames)
-    return folder
+from .videos import picture, video_bytes
 
 
 @pytest.fixture
@@ -37,7 +27,7 @@ def frames_of(tmp_path, encode):
 
 @pytest.fixture
 def packed_record(raw, packed_videos):
-    """Packs one record beside the videos."""
+    """Packs one record."""
 
     def pack(record, video_frames="fps=2,max=8", name="data.json"):
         (raw / name).write_text(json.dumps([record]))
@@ -80,12 +70,6 @@ def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_pat
     assert (report.videos, report.frames, report.images) == (1, 3, 3)
     assert report.shown[0].turns[0][1].startswith("<video: ")
     assert any("without `fps`, taken as one a second" in note for note in report.notes)
-
-
-def test_a_dry_run_says_how_many_videos_and_frames_there_are(raw):
-    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video="videos/a.mp4")]))
-    report = pack_dataset(raw / "data.json", dry_run=True, video_frames="fps=2,max=8")
-    assert (report.samples, report.videos, report.frames) == (1, 1, 3)
 
 
 @pytest.mark.parametrize("format", ["mp4", "mov", "matroska"])

@@ -1,7 +1,6 @@
 """Small videos whose frames tell their number by their brightness."""
 
 import io
-import json
 from fractions import Fraction
 
 import av
@@ -68,9 +67,3 @@ def number_of(image):
     """Return the number of the frame that an image shows."""
     pixels = np.asarray(Image.open(io.BytesIO(image)).convert("L"), float)
     return round((pixels[:, -pixels.shape[1] // 4 :].mean() - 60) / STEP)
-
-
-def reasons(out):
-    """Return the reasons of rejects by their sources."""
-    lines = map(json.loads, (out / "rejects.jsonl").read_text("utf-8").splitlines())
-    return {line["source"]: line["reason"] for line in lines}

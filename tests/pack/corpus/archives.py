@@ -89,6 +89,7 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
     fates["twice"] = fates["twice#2"] = PACKED
     add(tar, "apart.jpg", encode("jpg"))
     _add_specials(tar, fates)
+    add(tar, "hard.txt", b"of a link")
     add(tar, "apart.txt", b"far from its image")
     fates["apart"] = PACKED
     return fates

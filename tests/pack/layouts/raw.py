@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import tarfile
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..record_files import as_lines, write_csv
 from .pictures import medium, picture
 
 Content = bytes | int | str | dict[str, Any]
@@ -102,15 +102,12 @@ class Raw:
         return self.text(name, json.dumps(value, ensure_ascii=False))
 
     def jsonl(self, name: str, rows: Iterable[Any]) -> Path:
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        return self.text(name, "".join(lines))
+        return self.text(name, as_lines(rows))
 
     def csv(self, name: str, rows: Sequence[Mapping[str, Any]], mark: str = ",") -> Path:
-        lines = io.StringIO()
-        writer = csv.DictWriter(lines, list(rows[0]), delimiter=mark)
-        writer.writeheader()
-        writer.writerows(rows)
-        return self.text(name, lines.getvalue())
+        path = self.path(name)
+        write_csv(path, rows, mark, encoding="utf-8")
+        return path
 
     def parquet(self, name: str, rows: list[dict[str, Any]], schema: Any = None) -> Path:
         path = self.path(name)

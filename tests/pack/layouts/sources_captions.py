@@ -16,42 +16,25 @@ def _shard_of(
     Source: https://github.com/rom1504/img2dataset, "Output format".
     """
     rows: list[dict[str, Any]] = []
-    members: list[tuple[str, bytes | int]] = []
+    parts: dict[str, dict[str, Any]] = {}
     samples = []
     for place, n in enumerate(numbers):
         key = f"{shard.rpartition('/')[2]}{place:04d}"
-        failed = place % 5 == 4
-        row = {
-            "url": f"http://a.b/{n}.jpg",
-            "caption": f"caption {n}",
-            "key": key,
-            "status": "failed_to_download" if failed else "success",
-            "error_message": "HTTP Error 404: Not Found" if failed else None,
-            "width": None if failed else 24,
-            "height": None if failed else 16,
-            "original_width": None if failed else 24,
-            "original_height": None if failed else 16,
-            "exif": None if failed else "{}",
-            "sha256": None if failed else f"{n:064d}",
-            **more,
-        }
-        if form == "parquet":
-            row["jpg"] = None if failed else raw.inside(n, "jpg")
+        row = {"url": f"http://a.b/{n}.jpg", "caption": f"caption {n}", "key": key, **more}
         rows.append(row)
-        if failed:
+        if place % 5 == 4:
+            row |= {"status": "failed_to_download", "error_message": "HTTP Error 404: Not Found"}
             continue
-        meta = {name: value for name, value in row.items() if name != "jpg"}
-        members += [(f"{key}.jpg", n), (f"{key}.json", json.dumps(meta).encode())]
-        members.append((f"{key}.txt", f"caption {n}".encode()))
+        row |= {"status": "success", "error_message": None, "width": 24, "height": 16}
+        row |= {"original_width": 24, "original_height": 16, "exif": "{}", "sha256": f"{n:064d}"}
+        parts[key] = {"jpg": n, "json": dict(row), "txt": f"caption {n}"}
+        if form == "parquet":
+            row["jpg"] = raw.inside(n, "jpg")
         samples.append(captioned(n, f"caption {n}"))
     if form == "webdataset":
-        raw.tar(f"{shard}.tar", members)
+        raw.shard(f"{shard}.tar", parts)
     elif form == "files":
-        for name, content in members:
-            if isinstance(content, int):
-                raw.image(f"{shard}/{name}", content)
-            else:
-                raw.bytes(f"{shard}/{name}", content)
+        raw.files({f"{shard}/{key}": part for key, part in parts.items()})
     raw.parquet(f"{shard}.parquet", rows)
     raw.json(f"{shard}_stats.json", {"count": len(rows), "successes": len(samples)})
     return samples, len(rows) - len(samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .raw import Raw
@@ -127,19 +128,15 @@ class Layout:
 LAYOUTS: list[Layout] = []
 
 
-def layout(name: str, **options: Any) -> Callable[[Make], Make]:
-    """Add a function to the further layouts."""
-    return _adder(name, False, options)
+def layout(name: str, is_source: bool = False, **options: Any) -> Callable[[Make], Make]:
+    """Add a function to the layouts."""
 
-
-def source(name: str, **options: Any) -> Callable[[Make], Make]:
-    """Add a function to the real sources."""
-    return _adder(name, True, options)
-
-
-def _adder(name: str, is_source: bool, options: dict[str, Any]) -> Callable[[Make], Make]:
     def add(make: Make) -> Make:
         LAYOUTS.append(Layout(name=name, make=make, is_source=is_source, options=options))
         return make
 
     return add
+
+
+source = partial(layout, is_source=True)
+"""Adds a function to the real sources."""

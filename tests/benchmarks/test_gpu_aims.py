@@ -1,7 +1,5 @@
 """Figures that are aimed for on a GPU: read, compared and concluded; nothing is timed."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The campaign on a GPU: its command line, and a rehearsal of it on the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Datasets, shares, phases of ranks and tables of `benchmarks.mixtures`; nothing is timed."""
 
-from __future__ import annotations
-
 import doctest
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packs, cost and simulation of `benchmarks.ranks`; nothing is timed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

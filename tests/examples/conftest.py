@@ -1,7 +1,5 @@
 """A small packed dataset: short and long texts, with no image, one or two."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

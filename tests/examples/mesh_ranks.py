@@ -3,8 +3,6 @@
 Every check compares with one process: this one, with the whole model and the batches of all ranks.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

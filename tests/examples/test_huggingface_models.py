@@ -1,7 +1,5 @@
 """Models of Hugging Face learn from padded and packed batches what they learn one by one."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

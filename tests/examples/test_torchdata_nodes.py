@@ -1,7 +1,5 @@
 """Nodes of torchdata over datapipe go on with the very next sample, on other ranks too."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

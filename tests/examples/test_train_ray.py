@@ -1,7 +1,5 @@
 """The example of Ray Train: a worker that dies, and another number of workers."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from itertools import islice

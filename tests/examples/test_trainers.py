@@ -1,7 +1,5 @@
 """Trainers that people have, on packs: the losses of a plain loop, and again after a kill."""
 
-from __future__ import annotations
-
 import gc
 import signal
 from importlib.util import find_spec

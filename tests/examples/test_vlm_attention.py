@@ -1,7 +1,5 @@
 """Every kernel of attention computes the same, and keeps segments apart."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import accumulate
 from typing import Any

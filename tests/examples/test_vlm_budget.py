@@ -1,7 +1,5 @@
 """The calculator of memory, compared with what training keeps, tensor by tensor."""
 
-from __future__ import annotations
-
 import json
 import re
 import weakref

@@ -1,7 +1,5 @@
 """Loss, labels, tokens and samples by dataset of a mixture."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

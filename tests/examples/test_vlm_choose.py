@@ -1,7 +1,5 @@
 """Which kernel of attention is taken, and why another is not."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The loss over a held-out dataset is the mean over all its labels, however they are batched."""
 
-from __future__ import annotations
-
 import json
 import math
 

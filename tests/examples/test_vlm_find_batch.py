@@ -1,7 +1,5 @@
 """The largest batch that fits: found by bisection, with real steps."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """FLOPs by the model's formula, compared with what torch counts in a real step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count

@@ -1,7 +1,5 @@
 """Texts that a model writes, with a cache of keys and values as without one."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

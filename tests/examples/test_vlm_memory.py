@@ -1,7 +1,5 @@
 """Memory by phase of a step."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 

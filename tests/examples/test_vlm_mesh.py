@@ -1,7 +1,5 @@
 """Ranks of a mesh that divide samples, tokens and heads learn what one process learns."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The reference model learns the same from a sample wherever it stands: alone, padded, packed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Profiles of training: stages, operators, traces; and when the encoder is worth a remedy."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

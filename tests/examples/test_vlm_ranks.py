@@ -1,7 +1,5 @@
 """Rules for several ranks that one process can test."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several processes that train together: what they learn, where they go on, who is lost."""
 
-from __future__ import annotations
-
 import functools
 import json
 import signal

@@ -1,7 +1,5 @@
 """Batches gathered on the device are those of the loader, bit for bit."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run of the reference model that was stopped goes on as if it had not been."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Batches of a step by the share of the exchange, and the learning rate that goes with them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

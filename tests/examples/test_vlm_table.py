@@ -1,7 +1,5 @@
 """The kernel of attention by length, from a table that the benchmark wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

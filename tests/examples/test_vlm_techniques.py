@@ -1,7 +1,5 @@
 """The switches of training: each does what it is for, and the model learns the same."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Training the reference model: what it measures, its command line, several ranks."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

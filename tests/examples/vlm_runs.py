@@ -1,7 +1,5 @@
 """Runs of a small reference model in this process, and processes that are ranks of a group."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

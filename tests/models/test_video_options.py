@@ -1,7 +1,5 @@
 """Options of videos: read from the files of a checkpoint, checked, and left out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

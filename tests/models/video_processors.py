@@ -1,7 +1,5 @@
 """Video processors of transformers, with Pillow where they call torchvision."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

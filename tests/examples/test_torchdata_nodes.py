@@ -64,7 +64,7 @@ def test_another_number_of_ranks_takes_over(shards):
             datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
         )
 
-    seen: list[str] = []
+    seen = []
     states = []
     for rank in range(2):
         begun = node(rank, 2)

@@ -4,7 +4,6 @@ import json
 import re
 import weakref
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ LOAD = Load(tokens=256, images=3)
 TINY = MODELS["tiny"]
 SMALL = MODELS["small"]
 SHRUNKEN = replace(SMALL, layers=2, vision=replace(SMALL.vision, layers=2, image_size=112))
-TECHNIQUES: list[dict[str, Any]] = [
+TECHNIQUES = [
     {},
     {"recompute": "all"},
     {"lora": 4},
@@ -81,7 +80,7 @@ def saved_bytes(model, inputs, switches):
     """Bytes of all storages that the backward pass holds, but for weights and inputs."""
     given = [*model.parameters(), *inputs[:3], *inputs.patches[:3]]
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
-    seen: list[weakref.ref[Kept]] = []
+    seen = []
 
     def pack(tensor):
         kept = Kept(tensor)

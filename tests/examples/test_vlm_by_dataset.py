@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter, defaultdict
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from .test_vlm_model import by_key as losses_by_key
 from .vlm_runs import PACKED, fit
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-SHAPES: list[dict[str, Any]] = [
+SHAPES = [
     {"batch_size": 4},
     {"pack": 300},
     {"pack": 300, "batch_size": 2},
@@ -32,9 +31,9 @@ SHAPES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", SHAPES, ids=str)
 def test_they_are_those_of_the_samples_alone(shards, options):
     model, sums = make_model("plain"), sums_of(ALONE)
-    losses: dict[str, float] = defaultdict(float)
-    labels: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
+    losses = defaultdict(float)
+    labels = Counter()
+    tokens = Counter()
     with torch.no_grad():
         for batch in load(shards, FIXED, batch_size=1):
             name = dataset_of(batch["key"][0])

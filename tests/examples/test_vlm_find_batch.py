@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -12,12 +11,7 @@ from hypothesis import strategies as st
 from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure import find_batch
-from examples.vlm.measure.find_batch import (
-    bisect,
-    find_batch_size,
-    heaviest,
-    ran_out,
-)
+from examples.vlm.measure.find_batch import bisect, find_batch_size, heaviest, ran_out
 from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
 
@@ -27,16 +21,12 @@ pytestmark = pytest.mark.usefixtures("small_model")
 LIMIT = 8_000_000
 
 
-def largest(trials):
-    return max(size for size, fits in trials if fits)
-
-
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
 def test_bisection_finds_the_largest(most, start, unit):
     trials = bisect(lambda size: size <= most, start, unit=unit)
     assert len({size for size, _ in trials}) == len(trials) < 30
     if most >= unit:
-        found = largest(trials)
+        found = max(size for size, fits in trials if fits)
         assert found <= most < found + 2 * unit
 
 
@@ -111,9 +101,9 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
     common = (*arguments, "--overlong", "drop", "--steps", 2)
     fit(shards, *common)
     run = runs[-1]
-    lines: list[str] = []
+    lines = []
     packed = "--pack" in arguments
-    made: list[int] = []
+    made = []
 
     def loader_of(size):
         made.append(size)
@@ -122,7 +112,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
         sized.native = "--native" in arguments
         return program.make_loader(sized, Vocabulary.of(None), run.ranks)
 
-    options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
+    options = {"packed": packed, "native": "--native" in arguments}
     found = find_batch_size(run, loader_of, arguments[1], limit=LIMIT, log=lines.append, **options)
     assert len(lines) == len(made) + 1
     assert f"{found:,}" in lines[-1]

@@ -149,16 +149,11 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, found, runs, monkeyp
     make = datapipe.make_loader
     wanted = []
     for rank in range(2):
-        monkeypatch.setattr(
-            datapipe,
-            "make_loader",
-            functools.partial(make, rank=rank, world_size=2),
-        )
+        share = functools.partial(make, rank=rank, world_size=2)
+        monkeypatch.setattr(datapipe, "make_loader", share)
         fit(shards, "--pack", 300, "--steps", 1, "--lr", 0)
-        own = runs[-1].own
-        assert own is not None
         # Here the labels of both ranks divide one rank's losses; there, two divides the sum too.
-        wanted.append(2 * own[2].item())
+        wanted.append(2 * runs[-1].own[2].item())
     assert found["still"][0]["norms"] == pytest.approx(wanted, rel=1e-3)
     assert wanted[0] != pytest.approx(wanted[1], rel=1e-2)
     ours, theirs = (found[f"padded {kind}"][0]["norms"] for kind in ("ddp", "fsdp"))

@@ -62,7 +62,7 @@ def test_groups_are_as_small_as_they_can_be_and_end_with_the_epoch(
         sums = {"labels": sum(group), "samples": ranks * sum(group), "count": len(group)}
         return sums[limit] >= least
 
-    seen: list[int] = []
+    seen = []
     options = {"count": 1, limit: least, "ranks": ranks}
     for group in groups_of(batches(), **options, ends=lambda: taken in ends):
         own = [batch[LABELS] for batch in group]
@@ -117,7 +117,7 @@ def test_one_process_is_told_that_it_exchanges_nothing(shards, capfd):
 @pytest.mark.usefixtures("small_model")
 def test_the_share_is_of_the_passes_that_exchange(shards, runs, monkeypatch):
     """Passes with an exchange take 4 s, the others 3, and noise comes on top."""
-    passes: list[bool] = []
+    passes = []
     noise = iter([9.0, 9.0, 0.5, 0.0, 0.0, 0.7, 0.3, 0.3, 0.1, 0.1, 0.2, 0.2])
 
     def seconds(run, batch, exchanges):

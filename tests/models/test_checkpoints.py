@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import yaml
@@ -54,7 +53,7 @@ def test_options_that_are_not_written_down_are_those_of_the_class(folder):
 
 def test_specs_that_are_given_rule(folder, shards):
     image, text = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
+    options = {"batch_size": 2, "num_workers": 0}
     small = replace(image, max_pixels=65536 * 2)
     bounded = replace(text, max_length=4000)
     assert_same_batches(

@@ -44,7 +44,6 @@ CONFIG = ModelConfig(
     heads=8,
     kv_heads=2,
 )
-MANY = replace(CONFIG, kv_heads=4)
 SHARES = {"never": 0.1, "even": 0.4, "odd": 0.3, "ninth": 0.2}
 # (data, tensor, context) and the model.
 MESHES = {
@@ -52,7 +51,7 @@ MESHES = {
     "2x2x1": (2, 1, CONFIG),
     "2x1x2": (1, 2, CONFIG),
     "1x1x4": (1, 4, CONFIG),  # more ranks than heads of keys
-    "1x4x1": (4, 1, MANY),
+    "1x4x1": (4, 1, replace(CONFIG, kv_heads=4)),
     "4x1x1": (1, 1, CONFIG),
 }
 

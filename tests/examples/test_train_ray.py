@@ -1,7 +1,6 @@
 """The example of Ray Train: a worker that dies, and another number of workers."""
 
 import signal
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -16,8 +15,6 @@ ray = pytest.importorskip("ray")
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_ray.py"
 PACK = 300
-
-Run = Callable[..., None]
 
 
 def test_the_example_is_short():

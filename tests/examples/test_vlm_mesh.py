@@ -3,28 +3,19 @@
 import json
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import datapipe
 from examples.vlm.model.config import MODELS
 from examples.vlm.model.inputs import make_inputs, own_share
-from examples.vlm.options import parse
-from examples.vlm.parallel.mesh import check_heads, check_plain, join_mesh
+from examples.vlm.parallel.mesh import check_heads, check_plain
 from examples.vlm.parallel.pipeline import keep
-from examples.vlm.parallel.ranks import Ranks
 from examples.vlm.techniques import Techniques
 from tests.fake_ranks import fake_rank
 
 from .mesh_ranks import CHECKS, RANKS
 from .test_vlm_model import CONFIG, FORMS, WORDS, load, make_model
 from .vlm_runs import start_ranks
-
-FOUR = Ranks(0, 4, torch.device("cpu"))
-
-
-def test_without_groups_there_is_no_mesh():
-    assert join_mesh(FOUR, parse(["shards", "--pack", "64", "--hook", "bf16"], "")) == FOUR
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after,
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke
 
-from .vlm_runs import fit
-
 DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
 DATA, EXCHANGE = "waiting for data", "in the exchange"
 
@@ -138,14 +136,6 @@ def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket():
     assert bucket_of(model, powersgd, gloo) > 9_009_000 * 4 / 2**20
     assert bucket_of(model, powersgd, nccl) is None
     assert bucket_of(model, Parallel(hook="bf16", bucket_mb=7), gloo) == 7
-
-
-@pytest.mark.usefixtures("small_model")
-def test_steps_of_a_global_batch_are_those_of_a_large_one(shards):
-    """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
-    large = fit(shards, "--batch-size", 8, "--steps", 6)
-    small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
-    assert small.losses == pytest.approx(large.losses, rel=1e-4)
 
 
 def test_the_log_names_the_ranks_at_both_ends():

@@ -3,8 +3,6 @@
 import functools
 import json
 import signal
-import subprocess
-import sys
 import time
 from itertools import groupby
 from pathlib import Path
@@ -19,11 +17,12 @@ from examples.vlm.parallel.ranks import joined
 from tests.case_files import cases
 
 from . import rank_worker
-from .vlm_runs import SMALL, environment, fit, start_ranks
+from .vlm_runs import SMALL, fit, start_ranks, torchrun
 
 pytestmark = pytest.mark.campaign
 
 TIMEOUT = 240
+WORKER = ("tests.examples.rank_worker", "main")
 COMMON = "--num-workers 0 --device cpu --lr-steps 9 --log-every 50"
 ROWS = "--pack 240 --multiple-of 4"
 WORDS = {
@@ -37,12 +36,6 @@ WORDS = {
     "LAYERS": "--parallel pipeline",
 }
 RUNS = cases("examples/ranks")
-
-
-def torchrun(line, **more):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "tests.examples.rank_worker", "main", *line]
-    return subprocess.Popen(command, env=environment(**more), stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,7 +68,7 @@ def line_of(shards, folder):
 @pytest.fixture(scope="module")
 def killed(line_of, folder):
     """The output of a run whose second rank was killed, after it had saved `folder / "killed"`."""
-    run = torchrun(line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
+    run = torchrun(*WORKER, *line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
     until = time.monotonic() + TIMEOUT
     try:
         while not (folder / "killed").exists():
@@ -189,7 +182,7 @@ def test_an_older_checkpoint_of_shards_is_removed(found, folder):
 
 @pytest.mark.measuring
 def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(line_of):
-    run = torchrun(line_of("--batch-size 1 --steps 15 --rank-timeout 60"), HANG=1)
+    run = torchrun(*WORKER, *line_of("--batch-size 1 --steps 15 --rank-timeout 60"), HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)
     finally:

@@ -44,6 +44,15 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one_bit_for_bit(
     assert not list(file.parent.glob("*.tmp"))
 
 
+def test_the_scale_of_gradients_goes_on_too(shards, tmp_path, runs):
+    half = (*PACKED, "--precision", "fp16")
+    fit(shards, *half, "--steps", 6)
+    fit(shards, *half, "--steps", 4, "--save", tmp_path / "run.pt")
+    fit(shards, *half, "--steps", 6, "--resume", tmp_path / "run.pt")
+    scales = [run.scaler.state_dict() for run in runs]
+    assert scales[0] == scales[2] != scales[1]
+
+
 def test_ctrl_c_ends_after_the_step_and_saves(shards, tmp_path, monkeypatch, capfd):
     file, common = tmp_path / "run.pt", (*PACKED, "--steps", 6)
     handler = signal.getsignal(signal.SIGINT)

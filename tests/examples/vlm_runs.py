@@ -34,6 +34,18 @@ def environment(**more: Any) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"} | {name: str(each) for name, each in more.items()}
 
 
+def torchrun(*command: Any, **variables: Any) -> subprocess.Popen[str]:
+    """Start a module in two processes, as users do."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    return subprocess.Popen(
+        [*launcher, "--nproc-per-node=2", "-m", *map(str, command)],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def start_ranks(count: int, module: str, *arguments: Any) -> None:
     """Run a module in processes that are the ranks of a group."""
     command = [sys.executable, "-m", f"tests.examples.{module}", *map(str, arguments)]

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import datapipe
 from datapipe import ImageSpec, PlanError, VideoMarkup
-from datapipe.cli.command import app
 from datapipe.models.families import MODELS
 from datapipe.testing import assert_same_batches
 from tests.case_files import cases
@@ -73,21 +71,16 @@ def test_runs_resume_exactly(folder, shards):
     )
 
 
-def test_a_command_takes_a_model(folder, shards):
-    result = CliRunner().invoke(
-        app, ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--json"]
-    )
+def test_a_command_takes_a_model(folder, shards, run):
+    line = ("plan", shards, "--model", folder, "--batch-size", 2)
+    result = run(*line, "--json")
     assert result.exit_code == 0, result.stderr
     tokens = sum(
         int(batch["attention_mask"].sum())
         for batch in datapipe.make_loader(shards, model=folder, batch_size=2, num_workers=0)
     )
     assert json.loads(result.stdout)["tokens"] == tokens
-    result = CliRunner().invoke(
-        app,
-        ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--max-length", "10"],
-    )
-    assert "more than 10 tokens" in result.stderr
+    assert "more than 10 tokens" in run(*line, "--max-length", 10).stderr
 
 
 CHANGED = {

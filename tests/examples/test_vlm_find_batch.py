@@ -1,8 +1,5 @@
 """The largest batch that fits: found by bisection, with real steps."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,6 +11,7 @@ from examples.vlm.measure import find_batch
 from examples.vlm.measure.find_batch import bisect, find_batch_size, heaviest, ran_out
 from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
+from tests.programs import python
 
 from .vlm_runs import PACKED, fit
 
@@ -158,14 +156,7 @@ train.main(sys.argv[1:])
 @pytest.mark.campaign
 def test_a_process_whose_memory_is_limited_goes_on(shards):
     """The limit given is far too high; the system's own ends the steps that do not fit."""
-    line = [str(shards), "--device", "cpu", "--pack", "512"]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *line, "--find-batch-size", "100GB"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    line = (shards, "--device", "cpu", "--pack", 512, "--find-batch-size", "100GB")
+    done = python(CHILD, *line, check=True, timeout=300)
     assert "out of memory: does not fit" in done.stdout
     assert "is the largest that fits" in done.stdout.splitlines()[-1]

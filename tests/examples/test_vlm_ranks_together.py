@@ -3,7 +3,6 @@
 import functools
 import json
 import signal
-import time
 from itertools import groupby
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import datapipe
 from examples.vlm.model.config import MODELS
 from examples.vlm.parallel.ranks import joined
 from tests.case_files import cases
+from tests.waiting import wait_until
 
 from . import rank_worker
 from .vlm_runs import SMALL, fit, start_ranks, torchrun
@@ -69,12 +69,9 @@ def line_of(shards, folder):
 def killed(line_of, folder):
     """The output of a run whose second rank was killed, after it had saved `folder / "killed"`."""
     run = torchrun(*WORKER, *line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
-    until = time.monotonic() + TIMEOUT
     try:
-        while not (folder / "killed").exists():
-            assert run.poll() is None, run.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: (folder / "killed").exists() or run.poll() is not None)
+        assert run.poll() is None, run.communicate()
         ranks = psutil.Process(run.pid).children(recursive=True)
         second = next(rank for rank in ranks if rank.environ().get("RANK") == "1")
         second.send_signal(signal.SIGKILL)

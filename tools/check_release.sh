@@ -48,7 +48,7 @@ uv pip install --quiet --python lowest --no-deps "$wheel"
 uv pip install --quiet --python lowest --constraints lowest.txt hypothesis pandas pytest scikit-image webdataset
 lowest/bin/python -m pytest -m "not campaign and not measuring" \
     tests/test_public.py tests/cli/test_command.py tests/index/test_imageinfo.py \
-    tests/pack/test_folder.py tests/pack/test_llava.py tests/loader/test_batches.py \
+    tests/pack/test_pack.py tests/pack/test_conversations.py tests/loader/test_batches.py \
     tests/loader/test_tokens.py tests/loader/test_arrays.py
 
 for python in "${pythons[@]}"; do

@@ -1,10 +1,7 @@
 """Figures that are aimed for on a GPU: read, compared and concluded; nothing is timed."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -76,7 +73,7 @@ def test_feeding_concludes_from_the_parts_that_were_measured():
         "base, processes": {"wait_share": 0.03, "gpu_busy": 0.5},
         "small": {"wait_share": 0.5},
     }
-    content: dict[str, Any] = {
+    content = {
         "copies_ms": {f"{name}, page-locked": {"median": 0.8} for name in ("uint8", "float32")},
         "overlap": {"added_ms": {"a batch copied ahead": 0.2}},
         "loader": {"cpu": {"wait_ms_median": 0.1}, "dali": {"missing": "not installed"}},
@@ -104,7 +101,7 @@ def test_what_a_copy_adds_is_of_steps_in_the_same_round():
 
 def test_a_ladder_counts_rounds_that_all_rungs_have():
     rungs = ladder.rungs(True, batch=16, pack=8192, images=32, workers=4, processes=1)
-    runs: dict[int, list[dict[str, Any]]] = {
+    runs = {
         0: [{"tokens_per_s": 10}, {"tokens_per_s": 11}],
         1: [{"tokens_per_s": 70}],
         2: [],
@@ -145,7 +142,7 @@ def test_a_decoder_that_fails_has_no_latency():
         yield decode
         closed.append("broken")
 
-    closed: list[str] = []
+    closed = []
     entries = [Entry(make.__name__, 2, make) for make in (slow, absent, broken)]
     found = decode.measure_latency(entries, [b"", b"", b""], torch.device("cpu"))
     assert list(found) == ["slow"]

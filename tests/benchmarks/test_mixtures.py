@@ -1,7 +1,5 @@
 """Datasets, shares, phases of ranks and tables of `benchmarks.mixtures`; nothing is timed."""
 
-from __future__ import annotations
-
 import doctest
 
 import numpy as np
@@ -34,7 +32,7 @@ def home(tmp_path_factory):
 
 @pytest.mark.parametrize("module", [common, data, beside, realised])
 def test_examples_hold(module):
-    found = doctest.testmod(module, extraglobs={"np": np})  # type: ignore[arg-type]
+    found = doctest.testmod(module, extraglobs={"np": np})
     assert found.failed == 0
     assert found.attempted > 0
 
@@ -58,7 +56,6 @@ def test_columns_of_a_dataset_without_bytes_are_those_of_its_lengths():
     for kind in (0, 1):
         assert (both[kind::2] == data.lengths(SAMPLES // 2, kind, 2)[1]).all()
     sizes = next(steps(folder)).units.sizes
-    assert sizes is not None
     assert (sizes.tokens >= 10).all()
     assert set(sizes.tokens.tolist()) <= set((text + 144 * images).tolist())
 

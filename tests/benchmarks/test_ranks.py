@@ -1,7 +1,5 @@
 """Packs, cost and simulation of `benchmarks.ranks`; nothing is timed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -42,7 +40,6 @@ def test_a_rank_without_a_plan_packs_every_fourth_sample(ways):
     owners = np.repeat(np.arange(len(units)) % RANKS, np.diff(units.offsets))
     sizes = draw(6000, CAPACITY, 16)
     assert (units.samples % RANKS == owners).all()
-    assert units.sizes is not None
     assert (sizes.tokens[units.samples] == units.sizes.tokens).all()
 
 

@@ -1,7 +1,5 @@
 """Dataset and requests of `benchmarks.scale`; nothing is timed."""
 
-from __future__ import annotations
-
 from contextlib import chdir
 
 import pytest

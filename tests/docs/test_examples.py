@@ -72,6 +72,6 @@ def test_examples_run(module, data, tmp_path, monkeypatch):
         if "pack" not in test.name.rpartition(".")[2]:
             (folder / "packed").rename(folder / "shards")
         monkeypatch.chdir(folder)
-        output: list[str] = []
+        output = []
         doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=output.append)
         assert not output, "".join(output)

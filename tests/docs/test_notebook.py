@@ -1,5 +1,6 @@
 """The notebook of the examples, run from its first cell to its last."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -35,8 +36,6 @@ def test_every_cell_of_the_notebook_runs(tmp_path, monkeypatch):
 
 
 def test_the_notebook_is_kept_without_outputs():
-    import json
-
     notebook = json.loads((ROOT / "examples/first_steps.ipynb").read_text("utf-8"))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len(code) > 5

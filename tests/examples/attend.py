@@ -1,7 +1,5 @@
 """Attention computed by a kernel, by its definition, and compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise

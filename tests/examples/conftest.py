@@ -1,11 +1,8 @@
 """A small packed dataset: short and long texts, with no image, one or two."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ from torch._dynamo.utils import counters
 
 import datapipe
 from examples.vlm import train as program
-from examples.vlm.loop import Run
 from examples.vlm.model.config import MODELS
 
 from .vlm_runs import SMALL
@@ -36,7 +32,7 @@ def shards(tmp_path_factory, crop):
             {"from": "human", "value": "<image>" * count + "What is it?"},
             {"from": "gpt", "value": f"It is {number}." + " Indeed." * (number * 7 % 13)},
         ]
-        record: dict[str, Any] = {"id": str(number), "conversations": turns}
+        record = {"id": str(number), "conversations": turns}
         if names:
             record["image"] = names[0] if count == 1 else names
         records.append(record)
@@ -76,7 +72,7 @@ def small_model(monkeypatch):
 @pytest.fixture
 def runs(monkeypatch):
     """Every run that is begun in a test."""
-    seen: list[Run] = []
+    seen = []
     build = program.build
 
     def remember(*arguments):

@@ -8,8 +8,6 @@ losses and figures of ranks, or the error that it ended with. With HANG=1, rank 
 taken the batches of five steps.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

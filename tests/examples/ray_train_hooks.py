@@ -4,8 +4,6 @@ In that folder, the file `run` has the name of the current run. A file `kill` ha
 batches: the second worker dies after them, once, when Ray Train has the first checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

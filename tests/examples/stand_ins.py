@@ -1,7 +1,5 @@
 """Kernels that need a GPU: signatures of the real ones, results by the definition."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from itertools import accumulate

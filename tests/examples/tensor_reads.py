@@ -1,7 +1,5 @@
 """Tensors whose values Python asks for; on a GPU, each makes the host wait for the device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Nodes of torchdata over datapipe go on with the very next sample, on other ranks too."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys
@@ -66,7 +64,7 @@ def test_another_number_of_ranks_takes_over(shards):
             datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
         )
 
-    seen: list[str] = []
+    seen = []
     states = []
     for rank in range(2):
         begun = node(rank, 2)

@@ -1,12 +1,8 @@
 """The example of Ray Train: a worker that dies, and another number of workers."""
 
-from __future__ import annotations
-
 import signal
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +15,6 @@ ray = pytest.importorskip("ray")
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_ray.py"
 PACK = 300
-
-Run = Callable[..., None]
 
 
 def test_the_example_is_short():
@@ -66,7 +60,7 @@ def test_a_run_goes_on_exactly_after_a_worker_died_and_on_another_number_of_work
     def noted(name):
         return (tmp_path / name).read_text().splitlines()
 
-    options: dict[str, Any] = {"model": checkpoint, "pack": PACK, "epochs": None}
+    options = {"model": checkpoint, "pack": PACK, "epochs": None}
     ranks = [
         list(map(digest, islice(datapipe.make_loader(shards, **options, **rank), 7)))
         for rank in ({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2})

@@ -1,11 +1,8 @@
 """Trainers that people have, on packs: the losses of a plain loop, and again after a kill."""
 
-from __future__ import annotations
-
 import gc
 import signal
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 import torch
@@ -54,7 +51,7 @@ def test_every_file_is_a_short_example_that_is_tested():
 
 def test_samples_of_a_pack_have_the_losses_that_they_have_alone(checkpoint, shards):
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
-    common: dict[str, Any] = {"model": checkpoint, "meta": META, "num_workers": 0}
+    common = {"model": checkpoint, "meta": META, "num_workers": 0}
     alone = losses_alone(model, datapipe.make_loader(shards, **common, batch_size=1))
     assert_losses(model, datapipe.make_loader(shards, **common, pack=PACK), alone, samples=25)
 

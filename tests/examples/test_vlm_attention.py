@@ -1,10 +1,7 @@
 """Every kernel of attention computes the same, and keeps segments apart."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import accumulate
-from typing import Any
 
 import pytest
 import torch
@@ -119,7 +116,7 @@ def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch):
 @pytest.mark.parametrize("kernel", ON_CPU)
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel):
-    compiled: list[Any] = []
+    compiled = []
 
     def backend(graph, _):
         compiled.append(graph)

@@ -1,12 +1,9 @@
 """The calculator of memory, compared with what training keeps, tensor by tensor."""
 
-from __future__ import annotations
-
 import json
 import re
 import weakref
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +18,7 @@ from examples.vlm.model.config import MODELS
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.vlm import VLM
 from examples.vlm.techniques import Techniques
+from tests.campaigns import rare
 from tests.fake_ranks import fake_rank
 
 CPU = torch.device("cpu")
@@ -30,7 +28,7 @@ LOAD = Load(tokens=256, images=3)
 TINY = MODELS["tiny"]
 SMALL = MODELS["small"]
 SHRUNKEN = replace(SMALL, layers=2, vision=replace(SMALL.vision, layers=2, image_size=112))
-TECHNIQUES: list[dict[str, Any]] = [
+TECHNIQUES = [
     {},
     {"recompute": "all"},
     {"lora": 4},
@@ -38,8 +36,6 @@ TECHNIQUES: list[dict[str, Any]] = [
     {"lora": 4, "recompute": "all"},
     {"recompute": "sequential:2"},
 ]
-precisions = pytest.mark.parametrize("precision", ["fp32", "bf16"])
-forms = pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 techniques = pytest.mark.parametrize("switches", TECHNIQUES, ids=str)
 
 
@@ -65,7 +61,7 @@ def make_batch(config, load):
     }
 
 
-def make(config, switches, words=WORDS):
+def make(config, switches, words):
     torch.manual_seed(0)
     model = VLM(config, words, IMAGE, "split")
     switches.apply(model)
@@ -83,7 +79,7 @@ def saved_bytes(model, inputs, switches):
     """Bytes of all storages that the backward pass holds, but for weights and inputs."""
     given = [*model.parameters(), *inputs[:3], *inputs.patches[:3]]
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
-    seen: list[weakref.ref[Kept]] = []
+    seen = []
 
     def pack(tensor):
         kept = Kept(tensor)
@@ -99,29 +95,24 @@ def saved_bytes(model, inputs, switches):
     return sum(found.values())
 
 
-def assert_activations(config, load, words, switches):
-    model = make(config, switches, words)
-    measured = saved_bytes(model, make_inputs(make_batch(config, load), config, "split"), switches)
-    found = estimate(config, load, switches, vocabulary=words, device="cpu")
-    assert found.activations + found.casts == pytest.approx(measured, rel=0.02)
-    return found
-
-
-@precisions
-@forms
-@pytest.mark.parametrize("switches", TECHNIQUES[:3], ids=str)
-def test_activations_are_those_that_autograd_keeps(packed, precision, switches):
-    chosen = Techniques(precision=precision, **switches)
-    assert_activations(TINY, replace(LOAD, packed=packed), WORDS, chosen)
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize(("precision", "words"), [("bf16", WORDS), ("fp32", 32_000)])
-@forms
+@pytest.mark.parametrize(
+    ("config", "load", "words", "precision"),
+    [
+        *((TINY, LOAD, WORDS, precision) for precision in ("fp32", "bf16")),
+        rare(SHRUNKEN, Load(tokens=1024, images=6), WORDS, "bf16"),
+        rare(SHRUNKEN, Load(tokens=1024, images=6), 32_000, "fp32"),
+    ],
+)
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])
 @techniques
-def test_activations_of_wider_models_and_vocabularies(packed, precision, switches, words):
-    chosen = Techniques(precision=precision, **switches)
-    assert_activations(SHRUNKEN, Load(tokens=1024, images=6, packed=packed), words, chosen)
+def test_activations_are_those_that_autograd_keeps(
+    config, load, words, precision, packed, switches
+):
+    chosen, load = Techniques(precision=precision, **switches), replace(load, packed=packed)
+    model = make(config, chosen, words)
+    measured = saved_bytes(model, make_inputs(make_batch(config, load), config, "split"), chosen)
+    found = estimate(config, load, chosen, vocabulary=words, device="cpu")
+    assert found.activations + found.casts == pytest.approx(measured, rel=0.02)
 
 
 def held(tensors):
@@ -162,20 +153,17 @@ def assert_step(config, load, words, switches, ranks=1):
     assert found.peak <= found.total
 
 
-@precisions
-@pytest.mark.parametrize("switches", TECHNIQUES[:2], ids=str)
-def test_the_peak_of_a_step_is_the_one_measured(precision, switches):
-    assert_step(TINY, LOAD, WORDS, Techniques(precision=precision, **switches))
-
-
-@pytest.mark.campaign
 @pytest.mark.parametrize(
-    ("tokens", "precision", "words"), [(256, "bf16", WORDS), (2048, "fp32", 32_000)]
+    ("config", "load", "words", "precision"),
+    [
+        *((TINY, LOAD, WORDS, precision) for precision in ("fp32", "bf16")),
+        rare(SHRUNKEN, Load(tokens=256, images=1), WORDS, "bf16"),
+        rare(SHRUNKEN, Load(tokens=2048, images=12), 32_000, "fp32"),
+    ],
 )
 @techniques
-def test_the_peak_of_larger_steps_is_the_one_measured(tokens, precision, switches, words):
-    load = Load(tokens=tokens, images=tokens // 170)
-    assert_step(SHRUNKEN, load, words, Techniques(precision=precision, **switches))
+def test_the_peak_of_a_step_is_the_one_measured(config, load, words, precision, switches):
+    assert_step(config, load, words, Techniques(precision=precision, **switches))
 
 
 def test_gradients_that_are_there_from_the_batch_before_add_to_the_peak():

@@ -1,15 +1,11 @@
 """Which kernel of attention is taken, and why another is not."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest
 import torch
 
 from examples.vlm.model.attention import AUTO, KERNELS, choose, why_not
-
-from .attend import make_inputs, make_segments, run
 
 choosing = importlib.import_module("examples.vlm.model.attention.choose")
 
@@ -74,14 +70,6 @@ def test_varlen_of_a_torch_that_takes_no_window_is_left_out(modules, monkeypatch
     reason = why_not("varlen", "cuda", torch.bfloat16)
     assert reason.startswith("varlen needs torch 2.11 or newer")
     assert "update torch" in reason
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_the_kernel_chosen_on_the_cpu_trains(dtype):
-    kernel = choose(torch.device("cpu"), dtype)
-    assert why_not(kernel, "cpu", dtype) == ""
-    inputs = make_inputs(30, dtype=dtype)
-    assert all(x.isfinite().all() for x in run(kernel, inputs, make_segments([10, 0, 20], True)))
 
 
 def test_the_kernel_chosen_on_a_gpu_is_the_best_that_is_there(modules):

@@ -1,7 +1,5 @@
 """The loss over a held-out dataset is the mean over all its labels, however they are batched."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -35,7 +33,7 @@ def test_it_is_the_mean_over_samples_one_by_one(shards, options):
 
 def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards):
     model = make_model("split").train()
-    modes: list[bool] = []
+    modes = []
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
     with Reads() as reads:
         evaluate(model, map(doubled, load(shards, FIXED, pack=300)), ALONE)
@@ -45,18 +43,6 @@ def test_the_device_is_read_once_and_the_model_is_left_as_it_was(shards):
     assert not any(modes)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_ranks_add_their_shares(shards):
-    """Two loaders, and the sum that the first rank would be sent by the other."""
-    model = make_model("split")
-    whole, *parts = (
-        evaluate(model, map(doubled, load(shards, FIXED, batch_size=2, **share)), ALONE)
-        for share in ({}, {"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2})
-    )
-    assert sum(part.labels for part in parts) == whole.labels
-    mean = sum(part.loss * part.labels for part in parts) / whole.labels
-    assert mean == pytest.approx(whole.loss, rel=1e-12)
 
 
 def test_samples_without_labels_are_refused(shards):

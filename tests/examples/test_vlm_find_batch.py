@@ -1,11 +1,5 @@
 """The largest batch that fits: found by bisection, with real steps."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,14 +8,10 @@ from hypothesis import strategies as st
 from examples.vlm import train as program
 from examples.vlm.data.texts import Vocabulary
 from examples.vlm.measure import find_batch
-from examples.vlm.measure.find_batch import (
-    bisect,
-    find_batch_size,
-    heaviest,
-    ran_out,
-)
+from examples.vlm.measure.find_batch import bisect, find_batch_size, heaviest, ran_out
 from examples.vlm.measure.memory import bytes_of, peak_of
 from examples.vlm.options import parse
+from tests.programs import python
 
 from .vlm_runs import PACKED, fit
 
@@ -29,16 +19,12 @@ pytestmark = pytest.mark.usefixtures("small_model")
 LIMIT = 8_000_000
 
 
-def largest(trials):
-    return max(size for size, fits in trials if fits)
-
-
 @given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
 def test_bisection_finds_the_largest(most, start, unit):
     trials = bisect(lambda size: size <= most, start, unit=unit)
     assert len({size for size, _ in trials}) == len(trials) < 30
     if most >= unit:
-        found = largest(trials)
+        found = max(size for size, fits in trials if fits)
         assert found <= most < found + 2 * unit
 
 
@@ -113,9 +99,9 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
     common = (*arguments, "--overlong", "drop", "--steps", 2)
     fit(shards, *common)
     run = runs[-1]
-    lines: list[str] = []
+    lines = []
     packed = "--pack" in arguments
-    made: list[int] = []
+    made = []
 
     def loader_of(size):
         made.append(size)
@@ -124,7 +110,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
         sized.native = "--native" in arguments
         return program.make_loader(sized, Vocabulary.of(None), run.ranks)
 
-    options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
+    options = {"packed": packed, "native": "--native" in arguments}
     found = find_batch_size(run, loader_of, arguments[1], limit=LIMIT, log=lines.append, **options)
     assert len(lines) == len(made) + 1
     assert f"{found:,}" in lines[-1]
@@ -170,14 +156,7 @@ train.main(sys.argv[1:])
 @pytest.mark.campaign
 def test_a_process_whose_memory_is_limited_goes_on(shards):
     """The limit given is far too high; the system's own ends the steps that do not fit."""
-    line = [str(shards), "--device", "cpu", "--pack", "512"]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *line, "--find-batch-size", "100GB"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    line = (shards, "--device", "cpu", "--pack", 512, "--find-batch-size", "100GB")
+    done = python(CHILD, *line, check=True, timeout=300)
     assert "out of memory: does not fit" in done.stdout
     assert "is the largest that fits" in done.stdout.splitlines()[-1]

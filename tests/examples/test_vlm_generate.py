@@ -1,7 +1,5 @@
 """Texts that a model writes, with a cache of keys and values as without one."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 
@@ -14,10 +12,11 @@ from examples.vlm.model.attention import Table, attend
 from examples.vlm.model.inputs import make_inputs
 from examples.vlm.model.sampling import Prompts, generate, logits_of
 
-from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, doubled, load, make_model
+from .test_vlm_model import FIXED, FORMS, KERNELS, WORDS, doubled, load, make_model
 from .vlm_runs import PACKED, fit
 
 STEPS = 12
+TABLE = Path("benchmarks/results/attention-cpu.json")
 
 
 def batch_of(shards, form=FIXED, **options):
@@ -39,10 +38,10 @@ def logits(model, prompts, tokens, cached):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
+@pytest.mark.parametrize("kernel", [*KERNELS, "table"])
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 400}], ids=str)
 def test_a_cache_changes_no_token_and_no_logit(shards, form, kernel, options):
-    model = make_model(kernel)
+    model = make_model(Table.read([TABLE]) if kernel == "table" else kernel)
     batch = batch_of(shards, FORMS[form], **options)
     prompts = Prompts.of_batch(model, batch)
     assert len(prompts.lengths) == len(batch["key"]) > 2
@@ -155,15 +154,19 @@ def test_options_out_of_range_are_refused(options, reason):
 
 
 @pytest.mark.usefixtures("small_model")
-def test_a_run_and_its_checkpoint_write_the_same(shards, tmp_path, capfd):
+def test_a_run_and_its_checkpoints_of_one_rank_and_of_many_write_the_same(
+    shards, tmp_path, runs, capfd
+):
     """After 60 steps on a few samples, the model writes the answers that it was taught."""
     file, answers = tmp_path / "run.pt", ("--generate", 3, "--new-tokens", 6)
     fit(shards, *PACKED, "--steps", 60, "--lr", 1e-2, "--lr-steps", 60, "--save", file, *answers)
     written = capfd.readouterr().out
     assert written.count("model:  'It is") == 3
     assert "taught: 'It is 1. Indeed." in written
-    program.main([str(file), str(shards), *map(str, answers), "--device", "cpu"])
-    assert capfd.readouterr().out == written
+    save(tmp_path / "folder", runs[0], sharded=True)
+    for checkpoint in (file, tmp_path / "folder"):
+        program.main([str(checkpoint), str(shards), *map(str, answers), "--device", "cpu"])
+        assert capfd.readouterr().out == written
     with pytest.raises(SystemExit, match=r"generate: nowhere.pt: there is no checkpoint"):
         program.main(["nowhere.pt", str(shards), "--device", "cpu"])
 
@@ -178,24 +181,3 @@ def test_the_command_lists_its_own_options_alone(capfd):
     with pytest.raises(SystemExit):
         program.main(["run.pt", "shards", "--steps", "3"])
     assert "unrecognized arguments: --steps" in capfd.readouterr().err
-
-
-def test_native_images_and_tables_of_kernels_serve_prompts(shards):
-    table = Table.read([Path("benchmarks/results/attention-cpu.json")])
-    texts = []
-    for kernel in (table, "plain"):
-        model = make_model("split")
-        model.kernel = kernel
-        prompts = Prompts.of_batch(model, batch_of(shards, NATIVE, batch_size=4))
-        texts.append(generate(model, prompts, max_new_tokens=4))
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.usefixtures("small_model")
-def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(shards, tmp_path, runs, capfd):
-    answers = ("--generate", 2, "--new-tokens", 5)
-    fit(shards, *PACKED, "--steps", 3, *answers)
-    written = capfd.readouterr().out
-    save(tmp_path / "run", runs[0], sharded=True)
-    program.main([str(tmp_path / "run"), str(shards), *map(str, answers), "--device", "cpu"])
-    assert capfd.readouterr().out == written

@@ -1,7 +1,5 @@
 """The reference model on a GPU: the same losses by every kernel, technique and copy."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

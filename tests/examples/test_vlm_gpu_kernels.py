@@ -1,7 +1,5 @@
 """Kernels that need a GPU are given what they take, and agree with the others."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

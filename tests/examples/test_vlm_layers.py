@@ -1,7 +1,5 @@
 """One projection for queries, keys and values, and the blocks that are computed again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

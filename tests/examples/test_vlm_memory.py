@@ -1,7 +1,5 @@
 """Memory by phase of a step."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,7 +24,7 @@ class Hungry(torch.nn.Linear):
 
     def forward(self, x):
         torch.zeros(8 * MB)
-        rows: torch.Tensor = super().forward(x).expand(8 * MB, 2).contiguous()
+        rows = super().forward(x).expand(8 * MB, 2).contiguous()
         return rows.square().sum()
 
 

@@ -1,7 +1,5 @@
 """Rules for several ranks that one process can test."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path
@@ -12,12 +10,10 @@ import torch
 from examples.vlm import train as program
 from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
-from examples.vlm.parallel.connect import Norms, Parallel, bucket_of, parallel_of
+from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
 from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, verdict
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke
-
-from .vlm_runs import fit
 
 DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
 DATA, EXCHANGE = "waiting for data", "in the exchange"
@@ -98,13 +94,6 @@ def test_notices_come_after_more_than_the_usual_time():
     assert notice_after(Place("", 0, "", step=9, seconds=4)) == 20
 
 
-def test_a_place_goes_through_the_store():
-    place = Place.here()
-    place.step, place.stage, place.age = 3, DATA, 1.5
-    assert Place.parse(place.dump().encode()) == place
-    assert place.where() == "waiting for data (step 3)"
-
-
 @pytest.mark.parametrize(
     ("error", "is_of_the_exchange"),
     [
@@ -144,30 +133,9 @@ def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket():
     # With several, two processes hung or aborted as soon as its factors were sent.
     model, powersgd = torch.nn.Linear(1000, 9000), Parallel(hook="powersgd")
     gloo, nccl = (Ranks(0, 2, torch.device(name)) for name in ("cpu", "cuda"))
-    found = bucket_of(model, powersgd, gloo)
-    assert found is not None
-    assert found > 9_009_000 * 4 / 2**20
+    assert bucket_of(model, powersgd, gloo) > 9_009_000 * 4 / 2**20
     assert bucket_of(model, powersgd, nccl) is None
     assert bucket_of(model, Parallel(hook="bf16", bucket_mb=7), gloo) == 7
-
-
-@pytest.mark.usefixtures("small_model")
-def test_steps_of_a_global_batch_are_those_of_a_large_one(shards):
-    """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
-    large = fit(shards, "--batch-size", 8, "--steps", 6)
-    small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
-    assert small.losses == pytest.approx(large.losses, rel=1e-4)
-
-
-def test_norms_are_of_all_that_was_noted():
-    norms = Norms()
-    assert norms.take() is None
-    norms.note(torch.tensor([3.0]))
-    norms.note(torch.tensor([4.0], dtype=torch.float16))
-    taken = norms.take()
-    assert taken is not None
-    assert taken.item() == 5
-    assert norms.take() is None
 
 
 def test_the_log_names_the_ranks_at_both_ends():

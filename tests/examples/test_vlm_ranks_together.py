@@ -1,13 +1,8 @@
 """Several processes that train together: what they learn, where they go on, who is lost."""
 
-from __future__ import annotations
-
 import functools
 import json
 import signal
-import subprocess
-import sys
-import time
 from itertools import groupby
 from pathlib import Path
 
@@ -19,13 +14,15 @@ import datapipe
 from examples.vlm.model.config import MODELS
 from examples.vlm.parallel.ranks import joined
 from tests.case_files import cases
+from tests.waiting import wait_until
 
 from . import rank_worker
-from .vlm_runs import SMALL, environment, fit, start_ranks
+from .vlm_runs import SMALL, fit, start_ranks, torchrun
 
 pytestmark = pytest.mark.campaign
 
 TIMEOUT = 240
+WORKER = ("tests.examples.rank_worker", "main")
 COMMON = "--num-workers 0 --device cpu --lr-steps 9 --log-every 50"
 ROWS = "--pack 240 --multiple-of 4"
 WORDS = {
@@ -39,12 +36,6 @@ WORDS = {
     "LAYERS": "--parallel pipeline",
 }
 RUNS = cases("examples/ranks")
-
-
-def torchrun(line, **more):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "tests.examples.rank_worker", "main", *line]
-    return subprocess.Popen(command, env=environment(**more), stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -77,13 +68,10 @@ def line_of(shards, folder):
 @pytest.fixture(scope="module")
 def killed(line_of, folder):
     """The output of a run whose second rank was killed, after it had saved `folder / "killed"`."""
-    run = torchrun(line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
-    until = time.monotonic() + TIMEOUT
+    run = torchrun(*WORKER, *line_of("EIGHT --steps 9999 --save FOLDER/killed --save-every 1"))
     try:
-        while not (folder / "killed").exists():
-            assert run.poll() is None, run.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: (folder / "killed").exists() or run.poll() is not None)
+        assert run.poll() is None, run.communicate()
         ranks = psutil.Process(run.pid).children(recursive=True)
         second = next(rank for rank in ranks if rank.environ().get("RANK") == "1")
         second.send_signal(signal.SIGKILL)
@@ -151,16 +139,11 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, found, runs, monkeyp
     make = datapipe.make_loader
     wanted = []
     for rank in range(2):
-        monkeypatch.setattr(
-            datapipe,
-            "make_loader",
-            functools.partial(make, rank=rank, world_size=2),
-        )
+        share = functools.partial(make, rank=rank, world_size=2)
+        monkeypatch.setattr(datapipe, "make_loader", share)
         fit(shards, "--pack", 300, "--steps", 1, "--lr", 0)
-        own = runs[-1].own
-        assert own is not None
         # Here the labels of both ranks divide one rank's losses; there, two divides the sum too.
-        wanted.append(2 * own[2].item())
+        wanted.append(2 * runs[-1].own[2].item())
     assert found["still"][0]["norms"] == pytest.approx(wanted, rel=1e-3)
     assert wanted[0] != pytest.approx(wanted[1], rel=1e-2)
     ours, theirs = (found[f"padded {kind}"][0]["norms"] for kind in ("ddp", "fsdp"))
@@ -196,7 +179,7 @@ def test_an_older_checkpoint_of_shards_is_removed(found, folder):
 
 @pytest.mark.measuring
 def test_a_rank_that_hangs_in_the_data_is_named_with_its_stack(line_of):
-    run = torchrun(line_of("--batch-size 1 --steps 15 --rank-timeout 60"), HANG=1)
+    run = torchrun(*WORKER, *line_of("--batch-size 1 --steps 15 --rank-timeout 60"), HANG=1)
     try:
         _, text = run.communicate(timeout=TIMEOUT)
     finally:

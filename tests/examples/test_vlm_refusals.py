@@ -1,7 +1,5 @@
 """Options that the reference program refuses, listed in `refusals.txt`, with what is wrong."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

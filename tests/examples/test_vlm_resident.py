@@ -1,9 +1,6 @@
 """Batches gathered on the device are those of the loader, bit for bit."""
 
-from __future__ import annotations
-
 from itertools import islice
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ ALL = {
     "meta": ("key", "dataset", "sample", "valid", "images_per_sample"),
 }
 META = ("key", "dataset", "valid", "num_items_in_batch")
-SHAPES: list[dict[str, Any]] = [
+SHAPES = [
     {"batch_size": 4},
     {"batch_size": 6, "buckets": 2},
     {"pack": 300},
@@ -47,15 +44,6 @@ def test_they_are_those_of_the_loader_over_epochs(shards, form, options):
     assert_same_batches(found, wanted)
     assert list(map(dtypes_of, found)) == list(map(dtypes_of, wanted))
     assert len(found) > 3
-
-
-def test_a_position_is_gone_on_with(shards):
-    whole = [batch["key"] for batch in islice(resident(shards, "fixed", pack=300), 15)]
-    begun = resident(shards, "fixed", pack=300)
-    first = [batch["key"] for batch in islice(begun, 9)]
-    rest = resident(shards, "fixed", pack=300)
-    rest.load_state_dict(begun.state_dict())
-    assert first + [batch["key"] for batch in islice(rest, 6)] == whole
 
 
 def test_states_of_other_orders_are_refused(shards):

@@ -1,7 +1,5 @@
 """A run of the reference model that was stopped goes on as if it had not been."""
 
-from __future__ import annotations
-
 import os
 import signal
 
@@ -44,15 +42,6 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one_bit_for_bit(
     assert begun.losses + rest.losses == whole.losses
     assert len(set(whole.losses)) == 9
     assert not list(file.parent.glob("*.tmp"))
-
-
-def test_a_run_that_is_resumed_twice_goes_on_the_same(shards, tmp_path):
-    file = tmp_path / "run.pt"
-    whole = fit(shards, *PACKED, "--steps", 9)
-    losses = fit(shards, *PACKED, "--steps", 2, "--save", file).losses
-    for stop in (5, 9):
-        losses += fit(shards, *PACKED, "--steps", stop, "--resume", file, "--save", file).losses
-    assert losses == whole.losses
 
 
 def test_the_scale_of_gradients_goes_on_too(shards, tmp_path, runs):

@@ -1,7 +1,5 @@
 """The kernel of attention by length, from a table that the benchmark wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 
 import benchmarks.attention.__main__ as attention
 from examples.vlm import train as program
-from examples.vlm.model.attention import Segments, Table, choose_by, prepare
+from examples.vlm.model.attention import Segments, Table, choose_by
 
 from .attend import make_segments
 from .vlm_runs import PACKED, fit
@@ -85,18 +83,10 @@ def test_kernels_that_cannot_train_here_are_left_out(tmp_path):
         choose_by(Table.read([path]), CPU, torch.float32)
 
 
-def test_segments_are_prepared_for_the_kernel_of_their_length(table):
-    short, long = make_segments([60, 4], True), make_segments([1000, 24], True)
-    assert prepare(short, 64, table).kernel == "plain"
-    assert prepare(short, 64, table).mask is not None
-    assert prepare(long, 1024, table).kernel == "split"
-
-
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
         ({"machine": {"gpu": "NVIDIA A100"}}, "measured on cuda, and this run is on cpu"),
-        ({"rehearsal": True}, "figures of a rehearsal mean nothing"),
         ({"settings": {}}, "no kernel ran in it"),
         ({"machine": None}, "this is no table"),
         ({"dropout": 0.1}, "was measured with dropout"),
@@ -108,11 +98,6 @@ def test_a_table_that_says_nothing_of_this_run_is_refused(tmp_path, more, reason
     with pytest.raises(ValueError, match=reason) as error:
         choose_by(Table.read([path]), CPU, torch.float32)
     assert "python -m benchmarks.attention" in str(error.value)
-
-
-def test_a_missing_table_is_named():
-    with pytest.raises(ValueError, match=r"nowhere.json: there is no table; write it"):
-        Table.read([Path("nowhere.json")])
 
 
 def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(tmp_path):
@@ -135,7 +120,7 @@ def test_the_documented_table_is_one():
 
 @pytest.mark.usefixtures("small_model")
 def test_training_takes_the_kernel_of_the_table(shards, tmp_path, monkeypatch, capfd):
-    used: set[tuple[str, bool]] = set()
+    used = set()
     kernels = program.choose_by.__globals__["KERNELS"]
     for name in ("plain", "sdpa", "split"):
 

@@ -1,11 +1,8 @@
 """The switches of training: each does what it is for, and the model learns the same."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -134,8 +131,8 @@ def test_compiled_blocks_learn_the_same_and_are_compiled_once(shards, mode):
 def test_modes_reach_the_compiler_and_what_keeps_gradients_its_check(
     shards, mode, more, keeps, monkeypatch
 ):
-    asked: list[Any] = []
-    checked: list[Any] = []
+    asked = []
+    checked = []
 
     def check(mode, device, keeps_gradients):
         checked.append((mode, keeps_gradients))
@@ -161,13 +158,13 @@ def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(monkeypatc
         check_compiler("default", gpu)
     monkeypatch.setitem(sys.modules, "triton", triton)
     for mode in ("reduce-overhead", "max-autotune"):
-        check_compiler(mode, gpu)  # type: ignore[arg-type]
+        check_compiler(mode, gpu)
         with pytest.raises(ValueError, match=rf"--compile {mode} .*give --compile default"):
-            check_compiler(mode, gpu, keeps_gradients=True)  # type: ignore[arg-type]
+            check_compiler(mode, gpu, keeps_gradients=True)
     check_compiler("default", gpu, keeps_gradients=True)
     for option in ("accumulate=2", "accumulate_tokens=9", "accumulate_samples=9", "set_to_none=0"):
         name, value = option.split("=")
-        assert Techniques(**{name: int(value)}).keeps_gradients  # type: ignore[arg-type]
+        assert Techniques(**{name: int(value)}).keeps_gradients
     assert not Techniques().keeps_gradients
 
 

@@ -1,7 +1,5 @@
 """Training the reference model: what it measures, its command line, several ranks."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -79,7 +77,6 @@ def test_advice_names_options_of_the_program(message, wanted):
 def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(shards, capfd):
     report = fit(shards, *PACKED, "--steps", 5, "--warm-up", 5)
     assert report.measured == 1
-    assert report.step_p50 is not None
     assert 0 < report.step_p50 <= report.seconds
     out, err = main(capfd, shards, "--device", "cpu", *PACKED, "--steps", 1)
     assert "no step was timed: give more --steps" in out

@@ -6,8 +6,6 @@
 next one is asked for, the process ends by SIGKILL.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Processes of the examples of trainers, and what they are to compute."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

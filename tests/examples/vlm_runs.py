@@ -1,7 +1,5 @@
 """Runs of a small reference model in this process, and processes that are ranks of a group."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -34,6 +32,18 @@ def fit(shards: Path, *arguments: Any) -> Report:
 
 def environment(**more: Any) -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1"} | {name: str(each) for name, each in more.items()}
+
+
+def torchrun(*command: Any, **variables: Any) -> subprocess.Popen[str]:
+    """Start a module in two processes, as users do."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    return subprocess.Popen(
+        [*launcher, "--nproc-per-node=2", "-m", *map(str, command)],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def start_ranks(count: int, module: str, *arguments: Any) -> None:

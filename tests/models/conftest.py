@@ -3,7 +3,6 @@
 import json
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -100,7 +99,7 @@ def packed_samples(tmp_path_factory):
                 {"from": {"user": "human", "assistant": "gpt"}[role], "value": text}
                 for role, text in sample.turns
             ]
-            record: dict[str, Any] = {"id": f"{number:06d}", "conversations": turns}
+            record = {"id": f"{number:06d}", "conversations": turns}
             records.append(record | ({"image": names} if names else {}))
         (raw / "data.json").write_text(json.dumps(records))
         report = datapipe.pack_dataset(raw, root / "shards")

@@ -2,15 +2,12 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import datapipe
 from datapipe import ImageSpec, PlanError, VideoMarkup
-from datapipe.cli.command import app
 from datapipe.models.families import MODELS
 from datapipe.testing import assert_same_batches
 from tests.case_files import cases
@@ -54,7 +51,7 @@ def test_options_that_are_not_written_down_are_those_of_the_class(folder):
 
 def test_specs_that_are_given_rule(folder, shards):
     image, text = datapipe.specs_for(folder)
-    options: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
+    options = {"batch_size": 2, "num_workers": 0}
     small = replace(image, max_pixels=65536 * 2)
     bounded = replace(text, max_length=4000)
     assert_same_batches(
@@ -74,21 +71,16 @@ def test_runs_resume_exactly(folder, shards):
     )
 
 
-def test_a_command_takes_a_model(folder, shards):
-    result = CliRunner().invoke(
-        app, ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--json"]
-    )
+def test_a_command_takes_a_model(folder, shards, run):
+    line = ("plan", shards, "--model", folder, "--batch-size", 2)
+    result = run(*line, "--json")
     assert result.exit_code == 0, result.stderr
     tokens = sum(
         int(batch["attention_mask"].sum())
         for batch in datapipe.make_loader(shards, model=folder, batch_size=2, num_workers=0)
     )
     assert json.loads(result.stdout)["tokens"] == tokens
-    result = CliRunner().invoke(
-        app,
-        ["plan", str(shards), "--model", str(folder), "--batch-size", "2", "--max-length", "10"],
-    )
-    assert "more than 10 tokens" in result.stderr
+    assert "more than 10 tokens" in run(*line, "--max-length", 10).stderr
 
 
 CHANGED = {

@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from .videos import VIDEO_CASES
 
 SENT = {"device": "cpu", "num_workers": 2}
 KEPT = datapipe.CacheSpec("64MB")
-WAYS: dict[str, dict[str, Any]] = {
+WAYS = {
     "threads": SENT,
     "processes": SENT | {"workers": "processes"},
     "cache": {"cache": KEPT},
@@ -39,7 +38,7 @@ def test_batches_are_the_same_by_every_way(name, way, folders, shards, films, tm
     dataset, options = films if name in VIDEO_CASES else shards, WAYS[way]
     if "cache" in options:
         options = {"cache": replace(options["cache"], disk=tmp_path)}
-    common: dict[str, Any] = {"batch_size": 3, "shuffle": True, "epochs": 2}
+    common = {"batch_size": 3, "shuffle": True, "epochs": 2}
     plain = loader_of(dataset, folders[name], **common)
     with loader_of(dataset, folders[name], **common, **options) as other:
         assert_same_batches(plain, other)

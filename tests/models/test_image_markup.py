@@ -68,7 +68,6 @@ def test_markup_belongs_to_the_state_of_a_run(shards, folder):
     image, text = datapipe.specs_for(folder)
     options = {"image": image, "batch_size": 2}
     state = loader_of(shards, None, text=text, **options).state_dict()
-    assert text.image_markup is not None
     swapped = replace(text.image_markup, between_rows=END, end=BREAK)
     other = loader_of(shards, None, text=replace(text, image_markup=swapped), **options)
     with pytest.raises(datapipe.StateMismatch):

@@ -4,7 +4,6 @@
 """
 
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,8 @@ from .conftest import loader_of
 from .losses import META, assert_losses, losses_alone
 from .tiny import TINY
 
-PADDED: list[dict[str, Any]] = [{"batch_size": 4}, {"max_tokens": 400}]
-PACKED: list[dict[str, Any]] = [{"pack": 400}, {"pack": 400, "batch_size": 2}]
+PADDED = [{"batch_size": 4}, {"max_tokens": 400}]
+PACKED = [{"pack": 400}, {"pack": 400, "batch_size": 2}]
 CASES = [
     pytest.param(name, attention, options, id=f"{name}-{attention}-{options}")
     for name, tiny in TINY.items()

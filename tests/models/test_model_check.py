@@ -4,10 +4,8 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.command import app
 
 from .checkpoints import CASES, mostly_quick
 from .conftest import Sample
@@ -91,19 +89,18 @@ def test_samples_whose_labels_cannot_be_compared_are_not_counted(shards):
     assert (found.samples, found.labels) == (2, 0)
 
 
-def test_the_command_says_what_differs(tmp_path, shards):
+def test_the_command_says_what_differs(tmp_path, shards, run):
     folder = LLAVA.save(tmp_path, apart=True)
-    line = ["check-model", str(folder), str(shards), "--samples"]
-    result = CliRunner().invoke(app, [*line, "4"])
+    line = ("check-model", folder, shards, "--samples")
+    result = run(*line, 4)
     assert (result.exit_code, result.stderr) == (0, "")
     said = "4 of 4 samples with 4 images are what the processor makes; labels of 4 were"
     assert said in result.stdout
-    result = CliRunner().invoke(app, [*line, "2", "--json"])
     expected = {"samples": 2, "images": 1, "differences": [], "labels": 2}
-    assert json.loads(result.stdout) == expected
+    assert json.loads(run(*line, 2, "--json").stdout) == expected
 
 
-def test_a_model_that_is_not_there_is_one_message(shards):
-    result = CliRunner().invoke(app, ["check-model", "nowhere", str(shards)])
+def test_a_model_that_is_not_there_is_one_message(shards, run):
+    result = run("check-model", "nowhere", shards)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: model 'nowhere' is not a folder")

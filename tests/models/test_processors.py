@@ -2,7 +2,6 @@
 
 import re
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def learnt(case, processor, text, ids):
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
     image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
-    labels: list[int] = []
+    labels = []
     before = at = None
     marked = "generation %}" in case.template
     for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
@@ -68,7 +67,7 @@ def theirs(processor, sample):
     """The text of a sample as the template writes it, and what the processor makes of it."""
     messages = []
     for role, text in sample.turns:
-        parts: list[dict[str, Any]] = [{"type": "image"}] * text.count("<image>")
+        parts = [{"type": "image"}] * text.count("<image>")
         parts += [{"type": "text", "text": text.replace("<image>", "")}]
         messages.append({"role": role, "content": parts})
     text = processor.apply_chat_template(messages, tokenize=False)

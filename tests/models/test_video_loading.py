@@ -1,7 +1,5 @@
 """Batches with videos go on from states, and are whole after cuts and skips."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Options of videos: read from the files of a checkpoint, checked, and left out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -22,9 +20,7 @@ def folder(tmp_path):
 
 
 def video_of(folder):
-    video = datapipe.specs_for(folder)[0].video
-    assert isinstance(video, VideoSpec)
-    return video
+    return datapipe.specs_for(folder)[0].video
 
 
 def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folder):

@@ -1,7 +1,5 @@
 """Batches with videos are what the processors of the Qwen families make of the same frames."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

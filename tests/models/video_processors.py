@@ -1,7 +1,5 @@
 """Video processors of transformers, with Pillow where they call torchvision."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,9 +49,7 @@ with patch.dict(
     },
 ):
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
-    from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
-        Qwen3VLVideoProcessor,
-    )
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
         smart_resize as qwen3_vl_resize,
     )

@@ -1,7 +1,5 @@
 """Checkpoints of the Qwen families with video processors, and samples of images and videos."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -21,10 +21,10 @@ def named_tokenizer(name):
     return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(name), **NAMED)
 
 
+@cache
 def make(template="chatml", name="byte-level", **options):
-    tokenizer = named_tokenizer(name)
     options.setdefault("image_token", "<image>")
-    return TextEncoder(TextSpec(tokenizer=tokenizer, template=template, **options))
+    return TextEncoder(TextSpec(tokenizer=named_tokenizer(name), template=template, **options))
 
 
 def of_words(*words):
@@ -48,10 +48,15 @@ def encoded(encoder, sample):
     return result
 
 
+def expanded(encoder, sample):
+    """A sample with every image as one token."""
+    text = encoded(encoder, sample)
+    return expand(text, [np.full(1, encoder.image_id or 0)] * len(text.image_at))
+
+
 def written(encoder, sample, learnt=False):
     """What a sample says once each image is one token; or what of it is learnt."""
-    text = encoded(encoder, sample)
-    whole = expand(text, [np.full(1, encoder.image_id or 0)] * len(text.image_at))
+    whole = expanded(encoder, sample)
     ids = whole.input_ids[whole.labels != IGNORE] if learnt else whole.input_ids
     tokenizer = encoder.spec.tokenizer.backend_tokenizer
     return str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))

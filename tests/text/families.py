@@ -18,7 +18,6 @@ def template(name: str) -> str:
 GEMMA, GEMMA_3, GEMMA_4 = map(template, ("gemma", "gemma-3", "gemma-4"))
 GLM4V, INTERNVL, LLAMA_3, LLAVA = map(template, ("glm-4v", "internvl", "llama-3", "llava"))
 PHI_3, PIXTRAL, SMOLVLM = map(template, ("phi-3", "pixtral", "smolvlm"))
-ONEVISION = template("onevision")
 QWEN2_5, QWEN2_VL = template("qwen2.5"), template("qwen2-vl")
 QWEN3 = template("qwen3")  # takes the reasoning out of earlier turns, writes an empty one last
 QWEN3_VL = template("qwen3-vl")

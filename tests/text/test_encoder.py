@@ -2,14 +2,13 @@
 
 import json
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from tokenizers import Tokenizer
 
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
+from tests.programs import python
 
 from .encoding import chat, encoded, make
 from .families import QWEN2_5
@@ -78,4 +77,4 @@ def test_encoding_text_does_not_wait_for_torch():
         "import sys; import datapipe.text.truncate, datapipe.plan.lengths;"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python(code).returncode == 0

@@ -1,16 +1,14 @@
 """Agreement with transformers on chat templates of real model families."""
 
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datapipe.text.encode import EncodedText, SampleText, TextEncoder
-from datapipe.text.spec import TextSpec
-from datapipe.text.truncate import IGNORE, expand
+from datapipe.text.truncate import IGNORE
 
+from .encoding import chat, expanded, make
 from .families import FAMILIES, QWEN3, Family, messages
 from .small_tokenizers import TOKENIZERS, small_tokenizer, transformers_tokenizer
 
@@ -27,30 +25,20 @@ PAIRS = [
 WITH_IMAGES = [(name, case) for name in FAMILIES if FAMILIES[name].image for case in IMAGES]
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
-def tokenizer(request):
-    return small_tokenizer(request.param)
-
-
-@cache
-def make(tokenizer, template, image_token):
-    given = transformers_tokenizer(tokenizer, template)
-    return TextEncoder(TextSpec(tokenizer=given, image_token=image_token))
+tokenizers = pytest.mark.parametrize("tokenizer", TOKENIZERS)
 
 
 def encode(tokenizer, template, turns, image_token=None):
     """The turns with every image as one token."""
-    encoder = make(tokenizer, template, image_token)
-    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
     images = sum(text.count("<image>") for _, text in turns)
-    (encoded,) = encoder.encode([SampleText(None, record, images)])
-    assert isinstance(encoded, EncodedText), encoded
-    return expand(encoded, [np.full(1, encoder.image_id or 0)] * images)
+    encoder = make(template, tokenizer, image_token=image_token)
+    return expanded(encoder, chat(*turns, images=images))
 
 
 def transformers(tokenizer, family, turns):
     """What transformers makes of them: ids, and its assistant mask where there is one."""
-    theirs = transformers_tokenizer(tokenizer, family.template).apply_chat_template(
+    given = transformers_tokenizer(small_tokenizer(tokenizer), family.template)
+    theirs = given.apply_chat_template(
         messages(turns, family),
         return_dict=True,
         return_assistant_tokens_mask=family.generation,
@@ -59,6 +47,7 @@ def transformers(tokenizer, family, turns):
     return theirs["input_ids"], theirs.get("assistant_masks")
 
 
+@tokenizers
 @pytest.mark.parametrize(("name", "case"), PAIRS + WITH_IMAGES)
 def test_ids_and_labels_are_those_of_transformers(tokenizer, name, case):
     family, turns = FAMILIES[name], (CASES | IMAGES)[case]
@@ -77,27 +66,27 @@ def test_ids_and_labels_are_those_of_transformers(tokenizer, name, case):
 )
 def test_without_generation_blocks_answers_and_their_ends_are_learnt(name, case):
     family, turns = FAMILIES[name], CASES[case]
-    tokenizer = small_tokenizer("byte-level")
-    ours = encode(tokenizer, family.template, turns)
+    ours = encode("byte-level", family.template, turns)
     answers = [
         (text if family.whole else text.strip()) + family.end
         for role, text in turns
         if role == "assistant"
     ]
     said = ours.input_ids[ours.labels != IGNORE]
-    text = tokenizer.decode(said.tolist(), skip_special_tokens=False)
+    text = small_tokenizer("byte-level").decode(said.tolist(), skip_special_tokens=False)
     # A blank before an answer may be in the answer's first token, or in Phi-3's turn's name.
     assert "".join(text.split()) == "".join("".join(answers).split())
     assert np.array_equal(ours.labels[ours.labels != IGNORE], said)
 
 
+@tokenizers
 @pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "phi-3"])
 def test_a_template_of_strings_gets_the_image_token_in_the_text(tokenizer, family):
     turns = [("user", "What <image> is this?"), ("assistant", "A cat.")]
     ours = encode(tokenizer, FAMILIES[family].template, turns, "<image>")
     ids, _ = transformers(tokenizer, FAMILIES[family], turns)
     assert ours.input_ids.tolist() == ids
-    assert ids.count(tokenizer.token_to_id("<image>")) == 1
+    assert ids.count(small_tokenizer(tokenizer).token_to_id("<image>")) == 1
 
 
 @pytest.mark.parametrize(
@@ -108,9 +97,8 @@ def test_a_template_of_strings_gets_the_image_token_in_the_text(tokenizer, famil
     ],
 )
 def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(turns, said):
-    tokenizer = small_tokenizer("byte-level")
-    ours = encode(tokenizer, QWEN3, REASONING[turns])
-    expected, _ = transformers(tokenizer, Family(template=QWEN3), REASONING[turns])
+    ours = encode("byte-level", QWEN3, REASONING[turns])
+    expected, _ = transformers("byte-level", Family(template=QWEN3), REASONING[turns])
     assert ours.input_ids.tolist() == expected
     labels = ours.labels[ours.labels != IGNORE].tolist()
-    assert tokenizer.decode(labels, skip_special_tokens=False) == said
+    assert small_tokenizer("byte-level").decode(labels, skip_special_tokens=False) == said

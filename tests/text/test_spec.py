@@ -37,11 +37,6 @@ def test_a_value_that_makes_no_sense_is_refused(options, cause):
         getattr(datapipe, name or "TextSpec")(**given | yaml.safe_load(f"{{{fields}}}"))
 
 
-def test_rules_and_functions_count_image_tokens():
-    for value in (1, 576, "native", "per-tile", lambda widths, heights: widths):
-        assert TextSpec(tokenizer="t", image_tokens=value).image_tokens == value
-
-
 def test_a_tokenizer_is_the_same_from_a_file_a_folder_and_an_object(folder):
     expected = tokens(transformers_tokenizer(small_tokenizer("byte-level"), QWEN2_5))
     assert tokens(folder) == tokens(str(folder)) == tokens(folder / "tokenizer.json") == expected

@@ -29,18 +29,6 @@ def images_of(counts):
 WRAPS = st.sampled_from([(0, 0), (1, 1), (2, 1), (0, 2)])
 
 
-def test_images_stand_in_their_places():
-    expanded = expand(text(3, [0, 2, 2]), images_of([2, 1, 3]))
-    assert expanded.input_ids.tolist() == [9, 9, 100, 101, 9, 9, 9, 9, 102]
-    assert expanded.labels.tolist() == [IGNORE] * 2 + [100, 101] + [IGNORE] * 4 + [102]
-    assert expanded.images == 3
-
-
-def test_the_first_token_is_never_a_label():
-    assert expand(text(3, []), images_of([])).labels.tolist() == [IGNORE, 101, 102]
-    assert expand(text(1, [0]), images_of([1])).labels.tolist() == [IGNORE, 100]
-
-
 @pytest.mark.parametrize(
     ("limit", "kept", "images"),
     [(11, 11, 2), (10, 10, 2), (9, 6, 1), (7, 6, 1), (6, 6, 1), (5, 5, 1), (4, 1, 0), (1, 1, 0)],

@@ -39,25 +39,19 @@ def test_every_other_kind_of_image_is_shown_as_by_pillow_or_refused_with_it(enco
     assert (np.ptp(decode_rgb(encode(crop().convert("L"))), axis=2) == 0).all()
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-def test_transparent_pixels_are_laid_over_white(encode, crop, kind):
-    image = crop().convert("RGBA")
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "RGBA"), ("WEBP", "RGBA"), ("PNG", "LA")])
+def test_transparent_pixels_are_laid_over_white(encode, crop, kind, mode):
+    image = crop().convert(mode)
+    below = np.asarray(image.convert("RGB"))
     alpha = np.zeros((32, 48), np.uint8)
     alpha[:, 16:32] = 255
     alpha[:, 32:] = 128
     image.putalpha(Image.fromarray(alpha))
     pixels = decode_rgb(encode(image, kind, **({"lossless": True} if kind == "WEBP" else {})))
-    below = np.asarray(crop())
     assert (pixels[:, :16] == 255).all()
     assert_close(pixels[:, 16:32].copy(), below[:, 16:32])
     half = np.rint(255 + (below[:, 32:].astype(float) - 255) * 128 / 255).astype(np.uint8)
     assert_close(pixels[:, 32:].copy(), half, most=1)
-
-
-def test_grey_with_alpha_is_laid_over_white(encode, crop):
-    image = crop().convert("LA")
-    image.putalpha(0)
-    assert (decode_rgb(encode(image, "PNG")) == 255).all()
 
 
 @pytest.mark.parametrize("mode", ["P", "RGB", "L"])

@@ -11,7 +11,7 @@ from datapipe.decode.normalize import array_of
 from datapipe.decode.resize import resize
 from datapipe.decode.transform import make_transform
 
-from .fitted import decoded, rows_for, size_of
+from .fitted import decoded, rows_for
 
 COLOUR = (9, 99, 199)
 SPEC = ImageSpec(
@@ -61,18 +61,6 @@ def test_an_image_is_padded_before_it_is_resized(size):
 def test_the_square_of_a_line_is_never_made_whole():
     found, _ = square_of(decoded(Image.new("RGB", (60_000, 1), (255, 255, 255))))  # 10 GB
     assert (found[[0, -1]] == COLOUR).all()
-
-
-def test_a_square_has_the_tokens_of_a_tile_and_one_more():
-    image = noise(100, 40)
-    assert squares().rows(*size_of(image)).tolist() == [1]
-    assert squares().tokens(*size_of(image)).tolist() == [2 * 2 + 1]
-    assert squares().facts(*size_of(image))["image_sizes"].tolist() == [[40, 100]]
-
-
-def test_other_forms_make_no_difference_between_images():
-    assert make_transform(ImageSpec(resize="tiles")).of_several is None
-    assert make_transform(ImageSpec(resize="tiles", grids=((336, 336),))).of_several is None
 
 
 def test_rows_of_tiles_are_refused():

@@ -16,14 +16,13 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tiles, anyres_tokens, best_grid, per_tile, tile_grid
+from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
 
 from ..models.video_processors import qwen3_vl_resize
 from .sides import SIDES, SIZES, columns
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
-Sizes = list[tuple[int, int]]
 
 
 def pairs(found):
@@ -163,15 +162,6 @@ def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(sizes, side
     tokens = anyres_tokens(*columns(sizes), grids=grids, tile=tile, patch=14, most=most)
     counted = LlavaOnevisionProcessor._get_number_of_features
     assert tokens.tolist() == [counted(processor, h, w, tile, tile) for w, h in sizes]
-
-
-def test_the_whole_image_is_a_tile_of_its_own():
-    widths, heights = np.array([672, 100]), np.array([336, 1000])
-    tiles = anyres_tiles(widths, heights, grids=PUBLISHED, tile=336)
-    assert tiles.tolist() == [1 + 2, 1 + 3]
-    # 24 x 24 of the whole, and rows of the canvas that have one token more each.
-    tokens = anyres_tokens(widths[:1], heights[:1], grids=PUBLISHED, tile=336, patch=14)
-    assert tokens.tolist() == [576 + 24 * 48 + 24]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from datapipe.index.tokens.parts import DTYPES
 from datapipe.index.where import parse_where, select_where
 from tests.flipping import flipped
 
-from .token_counts import count, make_manifest
+from .token_counts import count
 from .where_columns import COLUMNS
 
 
@@ -21,13 +21,12 @@ def select(folder):
     return select_where(where, COLUMNS, {}, folder=folder / "where", **options)
 
 
-MANIFEST = make_manifest([5, 1, 0, 7])
 DERIVED = {  # what derives it, what is said, how often where it is done twice, a file of it
     "index": (index_shards, "its index goes to", 2, "dataset.json"),
     "list": (lambda path: open_dataset(f"{path}/[x].tar"), "its index goes to", 2, "dataset.json"),
     "columns": (open_dataset, "its columns go to", 1, "columns.json"),
     "selection": (select, "its selections go to", 1, "bits.npy"),
-    "tokens": (lambda path: count(path, MANIFEST), "counts go to", 1, "tokens.json"),
+    "tokens": (count, "counts go to", 1, "tokens.json"),
 }
 READ = {  # what is read of that which is derived
     "columns": lambda found: found.columns.members(0),

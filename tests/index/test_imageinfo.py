@@ -1,6 +1,10 @@
 """What `probe` says of an image, against Pillow, and what it says of everything else."""
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datapipe.errors import DecodeError
 from datapipe.index.images.header import is_image_extension, probe
@@ -41,6 +45,13 @@ def test_what_is_no_image_is_refused_with_what_it_is(data, reason):
 def test_an_image_without_pixels_is_refused(encode, kind, size):
     with pytest.raises(DecodeError, match="gives 0x0 pixels"):
         probe(encode(kind=kind).replace(size, bytes(len(size)), 1))
+
+
+@given(st.binary(max_size=200))
+def test_hostile_bytes_give_a_decode_error_or_an_image(tail):
+    for head in (b"", b"\xff\xd8", b"\xff\xd8\xff\xe1\0\x40Exif\0\0II", b"\x89PNG\r\n\x1a\n"):
+        with suppress(DecodeError):
+            assert min(probe(head + tail).upright) > 0
 
 
 def test_image_extensions_are_known_in_any_case_and_behind_a_prefix():

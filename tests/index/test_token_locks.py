@@ -16,7 +16,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.tokens.counting import open_or_count
 from tests.waiting import PATIENCE
 
-from .token_counts import DIGEST, Counter, assert_holds, count, refuse, whole
+from .token_counts import DIGEST, MANIFEST, assert_holds, count, count_shards, whole
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def waiting():
     logging.getLogger("datapipe.index.files.lock").removeHandler(notice)
 
 
-def run_both(tmp_path, manifest, first, second, begun):
+def run_both(tmp_path, first, second, begun):
     """Open with two counters, the second once the first has begun; what came of it, in order.
 
     Each thread opens the lock for itself, as processes do.
@@ -44,7 +44,7 @@ def run_both(tmp_path, manifest, first, second, begun):
 
     def open_with(counter):
         try:
-            found = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=counter)
+            found = open_or_count(tmp_path, MANIFEST, DIGEST, image_wrap=(0, 0), count=counter)
         except RuntimeError as error:
             found = error
         results[counter] = found
@@ -61,20 +61,23 @@ def run_both(tmp_path, manifest, first, second, begun):
     return results[first], results[second]
 
 
-def test_one_process_counts_and_the_others_wait_for_it(tmp_path, manifest, waiting):
+def test_one_process_counts_and_the_others_wait_for_it(tmp_path, waiting):
     begun = threading.Event()
+
+    def refuse(parts, missing):
+        raise AssertionError("counted a second time")
 
     def slowly(parts, missing):
         begun.set()
         assert waiting.wait(PATIENCE)
-        Counter(manifest)(parts, missing)
+        count_shards(parts, missing)
 
-    for columns in run_both(tmp_path, manifest, slowly, refuse, begun):
-        assert_holds(columns, whole(manifest))
+    for columns in run_both(tmp_path, slowly, refuse, begun):
+        assert_holds(columns, whole())
     assert [path.name for path in tmp_path.iterdir()] == ["tokens-0123456789abcdef"]
 
 
-def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, manifest, waiting):
+def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, waiting):
     begun = threading.Event()
     held = []
 
@@ -89,12 +92,12 @@ def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, mani
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 held.append(True)
-        Counter(manifest)(parts, missing)
+        count_shards(parts, missing)
 
-    failed, columns = run_both(tmp_path, manifest, fail, go_on, begun)
+    failed, columns = run_both(tmp_path, fail, go_on, begun)
     assert isinstance(failed, RuntimeError)
     assert held == [True]
-    assert_holds(columns, whole(manifest))
+    assert_holds(columns, whole())
 
 
 _KILLED = """
@@ -102,50 +105,49 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import token_counts as t
-manifest = t.make_manifest([5, 1, 0, 7])
 def hang(parts, missing):
-    parts.write(manifest.shards[0], t.make_part(0, 5))
+    parts.write(t.MANIFEST.shards[0], t.make_part(0, 5))
     print("begun", flush=True)
     time.sleep(600)
-t.open_or_count(Path(sys.argv[1]), manifest, t.DIGEST, image_wrap=(0, 0), count=hang)
+t.open_or_count(Path(sys.argv[1]), t.MANIFEST, t.DIGEST, image_wrap=(0, 0), count=hang)
 """
 
 
-def test_a_killed_process_blocks_nobody_and_loses_one_shard_at_most(tmp_path, manifest):
+def test_a_killed_process_blocks_nobody_and_loses_one_shard_at_most(tmp_path):
     command = [sys.executable, "-c", _KILLED, str(tmp_path), str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"begun\n"
         os.kill(process.pid, signal.SIGKILL)
-    columns, asked = count(tmp_path, manifest)
+    columns, asked = count(tmp_path)
     assert asked == [1, 2, 3]
-    assert_holds(columns, whole(manifest))
+    assert_holds(columns, whole())
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_parts_that_another_machine_takes_away_are_counted_again(tmp_path, manifest, times):
+def test_parts_that_another_machine_takes_away_are_counted_again(tmp_path, times):
     asked = []
 
     def bereft(parts, missing):
         asked.append(missing)
-        Counter(manifest)(parts, missing)
+        count_shards(parts, missing)
         if len(asked) <= times:
             next(tmp_path.glob(".tokens-*/*.npz")).unlink()
 
     def open_bereft():
-        return open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=bereft)
+        return open_or_count(tmp_path, MANIFEST, DIGEST, image_wrap=(0, 0), count=bereft)
 
     if times == 99:
         with pytest.raises(IndexMismatch, match="token counts do not last there"):
             open_bereft()
     else:
-        assert_holds(open_bereft(), whole(manifest))
+        assert_holds(open_bereft(), whole())
         assert len(asked) == 2
 
 
-def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, manifest, monkeypatch):
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
     def refused(file, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refused)
     with pytest.raises(IndexMismatch, match=r"lock: files here cannot be locked \(No locks .*copy"):
-        count(tmp_path, manifest)
+        count(tmp_path)

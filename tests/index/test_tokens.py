@@ -15,7 +15,16 @@ from datapipe.index.tokens.parts import DTYPES, PartFiles
 from datapipe.index.tokens.stats import token_stats
 from tests.flipping import flip
 
-from .token_counts import DIGEST, OTHER, assert_holds, count, make_manifest, make_part, whole
+from .token_counts import (
+    DIGEST,
+    MANIFEST,
+    OTHER,
+    assert_holds,
+    count,
+    make_manifest,
+    make_part,
+    whole,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -31,8 +40,8 @@ def test_columns_hold_what_was_counted_of_every_shard(sizes, keep):
         assert asked == list(range(len(before.shards), len(sizes)))
 
 
-def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path, manifest):
-    columns, _ = count(tmp_path, manifest)
+def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path):
+    columns, _ = count(tmp_path)
     assert columns.folder == tmp_path / "tokens-0123456789abcdef"
     assert columns.image_wrap == (1, 2)
     for name, dtype in DTYPES.items():
@@ -42,32 +51,32 @@ def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path, manifest):
 
 
 @pytest.mark.parametrize("other", [OTHER, DIGEST[:32] + OTHER[:32]])
-def test_each_tokenizer_and_template_has_its_own_counts(tmp_path, manifest, other):
-    count(tmp_path, manifest)
-    assert open_tokens(tmp_path, manifest, other) is None
-    columns, asked = count(tmp_path, manifest, digest=other)
+def test_each_tokenizer_and_template_has_its_own_counts(tmp_path, other):
+    count(tmp_path)
+    assert open_tokens(tmp_path, MANIFEST, other) is None
+    columns, asked = count(tmp_path, digest=other)
     assert (columns.digest, asked) == (other, [0, 1, 2, 3])
-    assert open_tokens(tmp_path, manifest, other) is not None
-    assert (open_tokens(tmp_path, manifest, DIGEST) is not None) == (other == OTHER)
+    assert open_tokens(tmp_path, MANIFEST, other) is not None
+    assert (open_tokens(tmp_path, MANIFEST, DIGEST) is not None) == (other == OTHER)
     assert open_tokens(tmp_path, make_manifest([1]), DIGEST) is None
 
 
 @pytest.mark.parametrize("done", [0, 2])
-def test_an_interrupted_count_goes_on_at_the_shard_where_it_stopped(tmp_path, manifest, done):
+def test_an_interrupted_count_goes_on_at_the_shard_where_it_stopped(tmp_path, done):
     with pytest.raises(KeyboardInterrupt):
-        count(tmp_path, manifest, stop_at=done)
+        count(tmp_path, stop_at=done)
     assert len(list(tmp_path.iterdir())) == (done > 0)
-    assert open_tokens(tmp_path, manifest, DIGEST) is None
-    columns, asked = count(tmp_path, manifest)
+    assert open_tokens(tmp_path, MANIFEST, DIGEST) is None
+    columns, asked = count(tmp_path)
     assert asked == [*range(done, 4)]
-    assert_holds(columns, whole(manifest))
+    assert_holds(columns, whole())
     assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
 
 
 @pytest.mark.parametrize("harm", ["torn", "flipped", "other digest", "other shard"])
-def test_a_part_that_cannot_be_trusted_is_counted_anew(tmp_path, manifest, harm):
+def test_a_part_that_cannot_be_trusted_is_counted_anew(tmp_path, harm):
     with pytest.raises(KeyboardInterrupt):
-        count(tmp_path, manifest, stop_at=2)
+        count(tmp_path, stop_at=2)
     (work,) = tmp_path.iterdir()
     first, second = sorted(work.glob("*.npz"))
     if harm == "torn":
@@ -75,28 +84,28 @@ def test_a_part_that_cannot_be_trusted_is_counted_anew(tmp_path, manifest, harm)
     elif harm == "flipped":
         flip(first, first.read_bytes().index(b"NUMPY") + 125)
     elif harm == "other digest":
-        PartFiles(work, OTHER).write(manifest.shards[0], make_part(9, 5))
+        PartFiles(work, OTHER).write(MANIFEST.shards[0], make_part(9, 5))
     else:
         first.write_bytes(second.read_bytes())
-    columns, asked = count(tmp_path, manifest)
+    columns, asked = count(tmp_path)
     assert asked == [0, 2, 3]
-    assert_holds(columns, whole(manifest))
+    assert_holds(columns, whole())
 
 
-def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
-    columns, _ = count(tmp_path, manifest)
+def test_failures_are_told_and_written_down(tmp_path, caplog):
+    columns, _ = count(tmp_path)
     failures = columns.failures()
     assert f"{len(failures)} of 13 samples have a text that cannot be used" in caplog.text
     assert str(columns.folder / "failures.jsonl") in caplog.text
-    for number, shard in enumerate(manifest.shards):
+    for number, shard in enumerate(MANIFEST.shards):
         named = [failure for failure in failures if failure["shard"] == shard.name]
         assert len(named) == len(make_part(number, shard.samples).failures)
 
 
-def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, manifest):
-    count(tmp_path, manifest)
+def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path):
+    count(tmp_path)
     other = make_manifest([5, 1, 0, 7], salt="other")
-    other = Manifest(shards=(manifest.shards[0], *other.shards[1:]))
+    other = Manifest(shards=(MANIFEST.shards[0], *other.shards[1:]))
     columns, asked = count(tmp_path, other)
     assert asked == [1, 2, 3]
     assert_holds(columns, whole(other))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import PlanError
+from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Position, walk
 from tests.case_files import cases
@@ -38,6 +39,12 @@ def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks):
         return float(np.mean([i.max() - i.mean() for i in images if len(i) == 8]))
 
     assert spread(8) < 0.1 * spread(1)
+
+
+def test_packs_without_token_counts_are_refused():
+    options = PlanOptions(shuffle=True, seed=0, pack=10)
+    with pytest.raises(PlanError, match=r"TextSpec"):
+        EpochPlan(Source.of_dataset(5, options), options, epoch=0)
 
 
 @pytest.mark.parametrize(("options", "message"), cases("plan/options"))

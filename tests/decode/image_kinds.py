@@ -11,6 +11,14 @@ from PIL import Image, ImageOps
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.index.images.header import probe
 
+LOSSLESS = bytes.fromhex(
+    "ffd8ffee000e41646f626500640000000000ffc3001108004000400352110047110042"
+    "1100ffc400160001010100000000000000000000000000000705ffda000c0352004700"
+    "4200010000a461cc40"
+)
+LOSSLESS = LOSSLESS.ljust(1613, b"\0") + b"\x01\xff\xd9"
+"""64x64 pixels of (200, 100, 50) as lossless JPEG (T.81 annex H): all differences are zero."""
+
 
 def shown(data):
     """The pixels that Pillow shows; None where it raises."""

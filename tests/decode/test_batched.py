@@ -102,7 +102,7 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(filter):
         assert torch.equal(torch.from_numpy(pixels).permute(2, 0, 1), expected)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     old=st.tuples(st.integers(1, 300), st.integers(1, 300)),
     new=st.tuples(st.integers(2, 400), st.integers(2, 400)),

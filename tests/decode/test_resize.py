@@ -1,7 +1,6 @@
 """Resizing on uint8: what Pillow makes of it, whatever the memory of the image looks like."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,20 +37,7 @@ def difference(left, right):
     return (left.int() - right.int()).abs()
 
 
-@pytest.mark.parametrize("filter", FILTERS)
-@pytest.mark.parametrize("size", [(336, 336), (224, 448), (40, 31), (512, 700), (1, 1)])
-@pytest.mark.parametrize("name", ["chelsea.png", "coffee.png", "rocket.jpg"])
-def test_photographs_are_resized_as_pillow_does_to_one_grey_level(crop, name, size, filter):
-    image = tensor(crop(name, (451, 300), 0))
-    resized, expected = resize(image, *size, filter), with_pillow(image, *size, filter)
-    apart = difference(resized, expected)
-    # Each of the two passes may round another way; that both do at one place is rare.
-    assert apart.max() <= 2
-    assert (apart > 1).sum() <= 1 + apart.numel() // 100_000
-    assert apart.float().mean() < 0.02
-
-
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.tuples(st.integers(1, 90), st.integers(1, 90)),
     st.tuples(st.integers(1, 90), st.integers(1, 90)),

@@ -29,7 +29,7 @@ def test_a_jpeg_is_decoded_as_small_as_covers_the_target(encode, crop, target, d
     assert (image.width, image.height) == (120, 96)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
     target=st.tuples(st.integers(1, 70), st.integers(1, 70)),

@@ -115,7 +115,7 @@ def test_grey_jpegs_stay_grey(encode, crop):
     image_format=st.sampled_from(["keep", "jpg", "webp"]),
     mode=st.sampled_from(["RGB", "L"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sizes_fit_and_keep_their_proportions(
     encode, width, height, max_side, kind, image_format, mode
 ):

@@ -13,6 +13,7 @@ from datapipe.errors import DatapipeError, IndexMismatch
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import derived
 from datapipe.index.files.sealed_json import unseal
+from datapipe.index.manifest import Arrays, Contribution, Manifest, Shard
 from datapipe.index.parquet import read_index
 from datapipe.index.tar.indexer import index_shards
 from tests.programs import python
@@ -169,3 +170,27 @@ def test_a_copy_without_its_manifest_is_not_taken_for_tars_of_someone_else(packe
         with pytest.raises(IndexMismatch, match=r"parts of a dataset .* without its dataset.json"):
             read(folder)
     assert sorted(folder.rglob("*")) == before
+
+
+HARD = 'ü},\n   {"x": ['  # as the text that stands between two shards of a manifest
+
+
+def shard(name):
+    return Shard(name=name, index="i", samples=1, images=2, bytes=3, index_sha256="0")
+
+
+def part(**options):
+    return Contribution(shards=1, inputs=2, inputs_sha256="0", rejected=0, options=options)
+
+
+@pytest.mark.parametrize("shards", [(), (shard(HARD),), (shard("a"), shard(HARD), shard("c"))])
+@pytest.mark.parametrize(
+    "parts", [(), (part(), part(text=HARD, nested={"list": [1, {"a": None}]}))]
+)
+@pytest.mark.parametrize("arrays", [None, Arrays(files={"b": 1, "a": 2}, checksums_crc32=3)])
+def test_the_manifest_is_written_as_json_with_an_indent_of_one(shards, parts, arrays):
+    text = Manifest(shards=shards, parts=parts, arrays=arrays).to_json()
+    document = json.loads(text)
+    assert text == json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    assert document["shards"] == [vars(one) for one in shards]
+    assert document["parts"] == [vars(one) for one in parts]

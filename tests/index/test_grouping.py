@@ -28,7 +28,7 @@ names = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(names, max_size=12))
 def test_every_member_is_taken_once_or_named(listed):
     members = [TarMember(name, number, 1) for number, name in enumerate(listed)]
@@ -41,7 +41,7 @@ def test_every_member_is_taken_once_or_named(listed):
         assert len({member.name for member in group.members}) == len(group.members)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from("abc"), max_size=8), st.sampled_from(["jpg txt", "jpg", "a b c"]))
 def test_samples_of_the_same_kind_are_those_of_webdataset(keys, exts):
     """Whatever keys come again, as long as no two neighbours have the same, which it refuses."""

@@ -16,18 +16,13 @@ import datapipe
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.headers import TarScanner
-from datapipe.index.tar.indexer import index_shards, split_name
+from datapipe.index.tar.indexer import index_shards
 from tests.case_files import cases
 
 
 def keys_of(folder):
     columns = open_dataset(folder).columns
     return columns.keys(np.arange(len(columns.text_bytes)))
-
-
-@pytest.mark.parametrize(("name", "key", "ext"), cases("index/split_names"))
-def test_the_key_ends_at_the_first_dot_of_the_file_name(name, key, ext):
-    assert split_name(name) == ((key, ext) if key else None)
 
 
 def test_names_of_any_kind_are_indexed(tmp_path, make_tar, jpeg):

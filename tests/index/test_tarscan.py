@@ -58,7 +58,7 @@ def by_tarfile(data):
         return [(info.name, info.offset_data, info.size) for info in tar if info.isfile()]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(st.sampled_from(sorted(FORMATS)), min_size=1, max_size=3), st.data())
 def test_names_positions_and_sizes_are_those_of_tarfile(formats, data):
     """The same holds for concatenated tars."""
@@ -204,7 +204,7 @@ def test_a_missing_file_is_a_store_error(tmp_path):
         TarScanner(tmp_path / "none.tar")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_flipped_bytes_never_raise_anything_but_a_store_error(data):
     tar = bytearray(tar_bytes(data.draw(members["pax"]), "pax"))

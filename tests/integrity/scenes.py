@@ -104,13 +104,8 @@ def kind_of(name: str) -> str:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
-    found = {}
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(root, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, folder)] = file.read()
-    return found
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 class Maker:

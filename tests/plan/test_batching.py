@@ -21,7 +21,7 @@ def padded_tokens(order, offsets, lengths=LENGTHS):
     buckets=st.integers(1, 9) | st.sets(st.integers(1, 200), min_size=1).map(sorted),
     key=st.none() | st.integers(0, 2**64 - 1),
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
     lengths, batch_size, max_tokens, buckets, key
 ):

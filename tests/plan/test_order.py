@@ -3,7 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.plan.order import Permutation, ShardOrder
@@ -13,7 +13,6 @@ KEYS = st.integers(0, 2**64 - 1)
 COUNTS = st.lists(st.integers(0, 60), max_size=40)
 
 
-@settings(deadline=None)
 @given(
     size=st.one_of(st.integers(1, 10_000), st.integers(1, 2**62)),
     key=KEYS,
@@ -62,7 +61,6 @@ def test_the_scalar_and_the_vectorised_generator_agree(values):
     assert mix_array(np.array(values, np.uint64)).tolist() == [mix(value) for value in values]
 
 
-@settings(deadline=None)
 @given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
 def test_a_shard_order_has_every_sample_once_and_reads_from_few_shards_at_a_time(
     counts, key, mixed

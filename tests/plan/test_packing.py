@@ -32,7 +32,7 @@ def arguments(draw):
 
 
 @given(case=arguments())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_packs_are_those_of_the_oracle_and_none_holds_too_much(case):
     lengths, images, capacity, _, max_images, max_samples = case
     order, offsets = packing_kernel.pack(*case)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError, StateMismatch
@@ -34,7 +34,6 @@ def all_steps(blocks, share, start=None, **more):
     return list(walk(blocks, start or Position(blocks.epoch), share=share, **more))
 
 
-@settings(deadline=None)
 @given(
     kind=kinds,
     block=small_blocks,
@@ -56,7 +55,6 @@ def test_steps_hold_every_sample_once_and_other_ranks_go_on_where_some_stopped(
     assert order_of(begun) + order_of(rest) == order_of(whole)
 
 
-@settings(deadline=None)
 @given(
     kind=kinds,
     samples=st.integers(1, 100),
@@ -90,7 +88,6 @@ def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks):
 ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5)
 
 
-@settings(deadline=None)
 @given(
     kind=kinds, samples=st.integers(1, 60), share=st.integers(1, 9), out=ranges, drop=st.booleans()
 )

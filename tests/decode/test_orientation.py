@@ -73,8 +73,6 @@ def test_tiffs_of_every_mode_are_turned_once(encode, crop, mode, compression):
 @pytest.mark.parametrize("first", range(1, 9))
 def test_exif_counts_before_xmp(encode, first):
     for data in (
-        encode(exif=exif(first)),
-        encode(kind="PNG", exif=exif(first)),
         with_segments(encode(), exif(first), xmp_segment(6)),
         with_segments(encode(), xmp_segment(6), exif(first)),
         encode(kind="WEBP", exif=exif(first), xmp=packet(6)),

@@ -38,8 +38,8 @@ SAID = "damaged|not as it|left out|cut off"
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("name", SCENES)
-def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
-    scene = Maker(tmp_path, jpeg, monkeypatch).make(name)
+def test_damage_is_named_or_mended(name, tmp_path, jpeg, tokenizer, monkeypatch, caplog):
+    scene = Maker(tmp_path, jpeg, tokenizer, monkeypatch).make(name)
     caplog.set_level(logging.INFO, "datapipe")
     outcomes = {kind: Counter() for kind in sorted(scene.kinds)}
     for number in range(EACH + -(-EACH // 10)):

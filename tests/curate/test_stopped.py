@@ -37,19 +37,14 @@ print(*points)
 """
 
 
-def killed(source, out, mode, command):
-    """Names of the folders of copies that were killed, and finished by the same call."""
-    program = CALLS_UNTIL_KILLED + KILLER
-    return python(program, source, out, mode, command, check=True).stdout.split()
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["again", "every"])
 @pytest.mark.parametrize("command", ["select", "view", "merge", "dedup"])
 def test_a_copy_killed_again_and_again_or_at_any_system_call_is_finished(
     shards, tmp_path, contents, mode, command
 ):
-    names = killed(shards, tmp_path, mode, command)
+    program = CALLS_UNTIL_KILLED + KILLER
+    names = python(program, shards, tmp_path, mode, command, check=True).stdout.split()
     assert len(names) > 30 or names == ["again"]
     whole = contents(tmp_path / "whole")
     for name in names:

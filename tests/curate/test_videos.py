@@ -37,19 +37,10 @@ def test_equal_videos_are_duplicates(tmp_path):
     assert len(rows(twice)) == 2 * len(rows(tmp_path / "out")) == 2 * len(FRAMES)
 
 
-def test_verify_reads_every_frame(shards):
-    datapipe.index_shards(shards)
-    assert datapipe.verify_dataset(shards, deep=True).is_whole
-    path = shards / "shard-000000.tar"
-    flip(path, path.read_bytes().index(b"v0.0020.jpg") + 512 + 200)
-    report = datapipe.verify_dataset(shards, deep=True)
-    assert any("v0.0020.jpg" in str(finding) for finding in report.findings)
-
-
 def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards):
     datapipe.index_shards(shards)
     before = pixels(shards, max_frames=4)
-    assert datapipe.verify_dataset(shards).is_whole
+    assert datapipe.verify_dataset(shards, deep=True).is_whole
     path = shards / "columns-4-frames" / "member_offset.npy"
     flip(path, 200)
     (finding,) = datapipe.verify_dataset(shards).findings

@@ -67,6 +67,11 @@ def place(
     return out, placement, transform.facts(*size_of(image))
 
 
+def by_kernels(data: bytes, spec: ImageSpec, draw: Draw | None = None) -> Tensor:
+    """The first row of an encoded image."""
+    return place(spec, make_transform(spec).decode(data), draw)[0][0]
+
+
 def levels_apart(ours: Tensor, theirs: Any, spec: ImageSpec) -> Tensor:
     """Distances in grey levels of normalised values whose rows begin with the three channels."""
     theirs = torch.as_tensor(np.asarray(theirs, np.float32))

@@ -11,6 +11,14 @@ from PIL import Image, ImageOps
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.index.images.header import probe
 
+LOSSLESS = bytes.fromhex(
+    "ffd8ffee000e41646f626500640000000000ffc3001108004000400352110047110042"
+    "1100ffc400160001010100000000000000000000000000000705ffda000c0352004700"
+    "4200010000a461cc40"
+)
+LOSSLESS = LOSSLESS.ljust(1613, b"\0") + b"\x01\xff\xd9"
+"""64x64 pixels of (200, 100, 50) as lossless JPEG (T.81 annex H): all differences are zero."""
+
 
 def shown(data):
     """The pixels that Pillow shows; None where it raises."""
@@ -107,6 +115,7 @@ def kinds(encode, crop):
         "JPEG with another behind it": plain + encode(grey),
         "JPEG grey with bytes behind the end": encode(grey) + bytes(5),
         "JPEG with fill bytes": plain.replace(b"\xff\xdb", b"\xff\xff\xdb", 1),
+        "JPEG with an escape between segments": plain.replace(b"\xff\xdb", b"\xff\0\xff\xdb", 1),
         "JPEG without Huffman tables": without(plain, 0xC4, 4),
         "JPEG without a Huffman table": without(plain, 0xC4),
         "JPEG without quantisation tables": without(plain, 0xDB, 2),
@@ -150,6 +159,8 @@ def kinds(encode, crop):
     made["orientation in a cut off block"] = with_segments(plain, exif(6)[:18])
     no_tiff = b"Exif\0\0II\0\0" + exif(6)[10:]
     made["orientation in a block of no TIFF"] = with_segments(plain, no_tiff)
+    far = exif(6)[:10] + b"\x7f\xff\xff\xff" + exif(6)[14:]
+    made["orientation in a block whose entries lie far behind it"] = with_segments(plain, far)
     pixels = np.asarray(image)
     for sampling in ("444", "422", "420", "440", "411"):
         made[f"JPEG {sampling}"] = simplejpeg.encode_jpeg(pixels, colorsubsampling=sampling)

@@ -16,9 +16,10 @@ from datapipe.decode.dali import pipeline as dali_pipeline
 from datapipe.decode.dali.graph import build, installed
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import Draw, make_transform
+from datapipe.decode.transform import Draw
 from datapipe.errors import DatapipeError, DecodeError
 
+from .fitted import by_kernels
 from .image_kinds import exif
 
 if not installed():
@@ -56,13 +57,6 @@ def dirty():
     torch.use_deterministic_algorithms(False)
 
 
-def by_kernels(data, spec=SPEC, draw=None):
-    transform = make_transform(spec)
-    out = torch.empty((1, 3, spec.height, spec.width), dtype=spec.out_dtype)
-    transform.place(transform.decode(data), out.numpy(), draw)
-    return out[0]
-
-
 def assert_near(pixels, expected, most=1.5):
     assert pixels.dtype == expected.dtype
     assert (pixels.float() - expected.float()).abs().mean() <= most
@@ -74,7 +68,7 @@ def unreadable(data):
     return data[:start] + bytes([255] * 16) + data[start + 16 :]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 def test_images_stay_in_their_places_whoever_decodes_them(shared, encode, crop, jpeg, data):
     made = {
@@ -93,10 +87,10 @@ def test_images_stay_in_their_places_whoever_decodes_them(shared, encode, crop, 
         if number in errors:
             assert not pixels[number].any()
             with pytest.raises(DecodeError) as caught:
-                by_kernels(image)
+                by_kernels(image, SPEC)
             assert errors[number].reason == caught.value.reason
         else:
-            assert_near(pixels[number], by_kernels(image))
+            assert_near(pixels[number], by_kernels(image, SPEC))
 
 
 def test_damage_is_found_where_it_is_looked_for_and_is_zero_whatever_the_padding_is(
@@ -127,11 +121,11 @@ def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(make, j
             assert list(errors) == [1]
             assert "JPEG is damaged" in errors[1].reason
             assert not pixels[1].any()
-            assert_near(pixels[2], by_kernels(images[2]), most=0)
+            assert_near(pixels[2], by_kernels(images[2], SPEC), most=0)
             after, errors = decoder.decode([jpeg(3), jpeg(4)])
             assert not errors
-            assert_near(after[0], by_kernels(jpeg(3)))
-            assert_near(after[1], by_kernels(jpeg(4)))
+            assert_near(after[0], by_kernels(jpeg(3), SPEC))
+            assert_near(after[1], by_kernels(jpeg(4), SPEC))
         # What was cut off is seen before, and does not cost DALI its batch.
         assert list(decoder.decode([jpeg(0), jpeg(1)[:-2], jpeg(2)[:500]])[1]) == [1, 2]
     (told,) = caplog.records
@@ -154,7 +148,7 @@ def test_batches_that_are_kept_do_not_change(jpeg):
     del decoder
     for pixels, copy, images in kept:
         assert torch.equal(pixels, copy)
-        assert_near(pixels[-1], by_kernels(images[-1]))
+        assert_near(pixels[-1], by_kernels(images[-1], SPEC))
     assert len({pixels.data_ptr() for pixels, _, _ in kept}) == len(kept)
 
 
@@ -167,7 +161,9 @@ def test_threads_get_their_own_batches(make, encode, crop, jpeg):
             images.append(unreadable(jpeg(number)))
         pixels, errors = decoder.decode(images)
         assert len(errors) == len(images) - 2
-        return all((pixels[n].float() - by_kernels(images[n])).abs().mean() < 1.5 for n in (0, 1))
+        return all(
+            (pixels[n].float() - by_kernels(images[n], SPEC)).abs().mean() < 1.5 for n in (0, 1)
+        )
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(40)))
@@ -189,24 +185,18 @@ def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(make, encode, cro
     assert torch.equal(others[3], by_kernels(encode(crop(), "PNG"), spec, draws[3]))
 
 
-class Pipeline:
-    """A pipeline of DALI; `methods` of tests take the place of its own."""
-
-    def __init__(self, whole, methods):
-        self.whole, self.methods = whole, methods
-
-    def __getattr__(self, name):
-        if name in self.methods:
-            return partial(self.methods[name], self.whole)
-        return getattr(self.whole, name)
-
-
 @pytest.fixture
 def decoder_of(make, monkeypatch):
-    """Makes a decoder of pipelines with these methods."""
+    """Makes a decoder of pipelines with these methods, which get that of DALI first."""
 
     def decoder(**methods):
-        monkeypatch.setattr(dali_pipeline, "build", lambda *given: Pipeline(build(*given), methods))
+        def built(*given):
+            pipeline = build(*given)
+            for name, method in methods.items():
+                setattr(pipeline, name, partial(method, getattr(pipeline, name)))
+            return pipeline
+
+        monkeypatch.setattr(dali_pipeline, "build", built)
         return make()
 
     return decoder
@@ -214,8 +204,8 @@ def decoder_of(make, monkeypatch):
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, caplog, error):
-    def run(whole):
-        out = whole.run()
+    def run(real):
+        out = real()
         if len(out[0]) > 1:
             raise error("no memory")
         return out
@@ -224,7 +214,7 @@ def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, 
     for _ in range(5):
         pixels, errors = decoder.decode([jpeg(0), jpeg(1)])
         assert not errors
-        assert torch.equal(pixels[1], by_kernels(jpeg(1)))
+        assert torch.equal(pixels[1], by_kernels(jpeg(1), SPEC))
     told = [record.message for record in caplog.records]
     assert len(told) == 3
     for number, message in zip((1, 2, 4), told, strict=True):
@@ -234,23 +224,23 @@ def test_batches_that_are_refused_though_whole_are_told_again(decoder_of, jpeg, 
 def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder_of, jpeg, caplog):
     refused = []
 
-    def feed_input(whole, name, data):
+    def feed_input(real, name, data):
         if name == "windows" and not refused:
             refused.append(name)
             raise ValueError("no windows today")
-        whole.feed_input(name, data)
+        real(name, data)
 
     decoder = decoder_of(feed_input=feed_input)
     for number in range(3):
         pixels, errors = decoder.decode([jpeg(number), jpeg(number + 1)])
         assert not errors
-        assert_near(pixels[0], by_kernels(jpeg(number)))
+        assert_near(pixels[0], by_kernels(jpeg(number), SPEC))
     assert caplog.text.count("no windows today") == 1
     assert "built again" in caplog.text
 
 
 def test_a_dali_that_fails_with_any_image_is_an_error(decoder_of, jpeg):
-    def run(whole):
+    def run(real):
         raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
 
     with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
@@ -275,7 +265,7 @@ def test_large_batches_are_cut_and_keep_their_rows(make, encode, crop, jpeg, pip
         if image is None or row in errors:
             assert not pixels[row].any()
         else:
-            assert_near(pixels[row], by_kernels(image))
+            assert_near(pixels[row], by_kernels(image, SPEC))
 
 
 @pytest.mark.parametrize(("images_at_once", "expected"), [(2, [2, 2]), (0, [1, 1, 1, 1])])
@@ -284,8 +274,8 @@ def test_large_images_go_in_smaller_batches(
 ):
     taken = []
 
-    def run(whole):
-        out = whole.run()
+    def run(real):
+        out = real()
         taken.append(len(out[0]))
         return out
 
@@ -293,7 +283,7 @@ def test_large_images_go_in_smaller_batches(
     monkeypatch.setattr(dali_decoder, "MOST_PIXELS", images_at_once * 48 * 32 or 1)
     pixels, _ = decoder_of(run=run).decode(images)
     assert taken == expected
-    assert_near(pixels[3], by_kernels(images[3]))
+    assert_near(pixels[3], by_kernels(images[3], SPEC))
 
 
 def test_a_closed_decoder_says_so(make, jpeg):

@@ -1,7 +1,5 @@
 """Pixels written into a batch: the values, the place, and that kernel and torch give the same."""
 
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -14,6 +12,7 @@ from datapipe.decode import normalize
 from datapipe.decode.batched import normalize_batch
 from datapipe.decode.normalize import ImageMoves, Normalizer, array_of
 from datapipe.late_module import LateModule
+from tests.programs import python
 from tests.waiting import PATIENCE
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -85,7 +84,7 @@ def test_strides_of_image_and_batch_change_nothing_and_only_its_place_is_written
             assert (batch == 9).all(), (source, target)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.integers(1, 40),
     st.integers(1, 70),
@@ -194,11 +193,11 @@ def test_a_fork_waits_for_the_kernel_to_be_loaded():
 
 
 def test_the_first_images_of_a_process_do_not_wait_for_numba():
-    code = (
+    program = (
         "import sys, numpy as np, torch\n"
         "from datapipe.decode.normalize import Normalizer\n"
         "pixels = np.zeros((8, 8, 3), np.uint8)\n"
         "Normalizer(None, torch.float32).write(pixels, np.empty((3, 8, 8), np.float32))\n"
         "sys.exit('numba' in sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python(program).returncode == 0

@@ -43,7 +43,10 @@ def as_mode(image, mode):
     if mode in ("I", "I;16"):
         values = np.asarray(image.convert("L")).astype(np.uint16) * 257
         return Image.fromarray(values.astype(np.int32) if mode == "I" else values)
-    return image.convert({"LA": "L", "PA": "P"}.get(mode, "RGB")).convert(mode)
+    image = image.convert({"LA": "L", "PA": "P"}.get(mode, "RGB")).convert(mode)
+    if mode in ("LA", "RGBA"):
+        image.putalpha(100)
+    return image
 
 
 def away(pixels, expected):
@@ -112,7 +115,7 @@ def test_grey_jpegs_stay_grey(encode, crop):
     image_format=st.sampled_from(["keep", "jpg", "webp"]),
     mode=st.sampled_from(["RGB", "L"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_sizes_fit_and_keep_their_proportions(
     encode, width, height, max_side, kind, image_format, mode
 ):
@@ -148,14 +151,6 @@ def test_an_image_that_fits_keeps_its_bytes(encode, crop, kind):
     if kind in ("JPEG", "WEBP"):  # with its orientation
         turned = encode(crop(), kind, exif=exif(6))
         assert shrunk(turned, image_format={"JPEG": "jpg", "WEBP": "webp"}[kind]) is None
-
-
-def test_alpha_is_laid_over_white_where_an_image_is_encoded_anew(encode, crop):
-    image = crop().convert("RGBA")
-    image.putalpha(0)
-    for image_format in ("keep", "jpg", "webp"):
-        new, _ = shrunk(encode(image, "PNG"), max_side=20, image_format=image_format)
-        assert decode_rgb(new).min() >= 254
 
 
 @pytest.mark.parametrize("image_format", ["keep", "jpg", "webp"])

@@ -9,12 +9,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.image import Decoded
+from datapipe.decode.normalize import array_of
+from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
+from datapipe.decode.video_spec import VideoSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.tiles import best_grid, scaled_grid, tile_grid
 
+from ..models.video_processors import qwen3_vl_resize
 from .fitted import decoded, photo, place, put_together, rows_for, size_of
 
 GRIDS = ((28, 56), (56, 28), (56, 56), (84, 28))
@@ -66,7 +71,6 @@ def grid_of(spec, image):
     return int(down[0]), int(across[0])
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from(sorted(SPECS)), width=SIDES, height=SIDES)
 def test_every_row_is_filled_and_facts_say_what_was_made(name, width, height):
     spec = dataclasses.replace(SPECS[name], dtype=torch.float32)
@@ -92,7 +96,6 @@ def test_every_row_is_filled_and_facts_say_what_was_made(name, width, height):
         assert facts["image_sizes"].tolist() == [[height, width]]
 
 
-@settings(deadline=None)
 @given(
     name=st.sampled_from(sorted(SPECS)),
     sizes=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8),
@@ -123,7 +126,7 @@ def test_no_images_take_no_rows(name):
     assert all(len(values) == 0 for values in transform.facts(none, none).values())
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     name=st.sampled_from(sorted(SPECS)),
     width=st.integers(20, 250),
@@ -174,12 +177,12 @@ def test_points_lie_where_the_placement_says(name, width, height, key):
 
 @pytest.mark.parametrize("name", SPECS)
 def test_an_image_that_the_index_knows_as_another_size_is_refused(name):
-    transform = make_transform(SPECS[name])
-    image = gradient(100, 60)
-    out = rows_for(transform, image)
-    for wrong in (out[:0], torch.cat([out, out]), out[..., :-1]):
-        with pytest.raises(DecodeError, match=r"100x60 pixels, which take .* index the dataset"):
-            transform.place(image, wrong.contiguous().numpy())
+    form, image = make_transform(SPECS[name]), gradient(100, 60)
+    for transform in filter(None, (form, form.of_several)):
+        out = rows_for(transform, image)
+        for wrong in (out[:0], torch.cat([out, out]), out[..., :-1]):
+            with pytest.raises(DecodeError, match=r"100x60 pixels, which take .* index the data"):
+                transform.place(image, wrong.contiguous().numpy())
 
 
 def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones():
@@ -297,3 +300,63 @@ def test_cropping_a_line_needs_no_mountain_of_memory():
         out, where, _ = place(spec, image)
         assert (out == 200).all()
         assert where.move(image.width / 2, image.height / 2) == pytest.approx((168, 168), abs=200)
+
+
+def square_of(image):
+    """The tile [28, 28, 3] of one of several images, and where the image is in it."""
+    transform = make_transform(SPECS["anyres, scaled"]).of_several
+    out = rows_for(transform, image)
+    placement = transform.place(image, array_of(out))
+    return out[0].permute(1, 2, 0).numpy(), placement
+
+
+@pytest.mark.parametrize("size", [(100, 40), (40, 101), (28, 28), (1, 60), (60, 1), (2000, 4200)])
+def test_one_of_several_images_is_padded_to_a_square_before_it_is_resized(size):
+    image, longer, (width, height) = gradient(*size), max(size), size
+    top, left = (longer - height) // 2, (longer - width) // 2
+    whole = np.full((longer, longer, 3), (9, 99, 199), np.uint8)
+    whole[top : top + height, left : left + width] = image.pixels
+    found, placement = square_of(image)
+    assert (found == resize(whole, 28, 28)).all()
+    assert placement.move(0, 0) == pytest.approx((left * 28 / longer, top * 28 / longer))
+    assert placement.move(width, height) == pytest.approx(
+        ((left + width) * 28 / longer, (top + height) * 28 / longer)
+    )
+
+
+def test_the_square_of_a_line_is_never_made_whole():
+    found, _ = square_of(decoded(Image.new("RGB", (60_000, 1), (255, 255, 255))))  # 10 GB
+    assert (found[[0, -1]] == (9, 99, 199)).all()
+
+
+def test_frames_of_videos_from_a_cache_are_written_as_decoded_ones():
+    spec = ImageSpec.preset("qwen2-vl", video=VideoSpec(min_pixels=128 * 784))
+    frames = [
+        decoded(photo("coffee.png").crop((left, 0, left + 64, 48))) for left in range(0, 9, 3)
+    ]
+    transform = FrameTransform(spec, 3)
+    plain = FrameTransform(dataclasses.replace(spec, normalize=None), 3)
+    rows = int(transform.rows(*size_of(frames[0]))[0])
+    expected, found = torch.full((2, 2, rows, 3 * 2 * spec.patch_side**2), torch.nan)
+    for number, frame in enumerate(frames):
+        transform.place(frame, transform.part(expected[number // 2].numpy(), number))
+        values = np.empty(plain.own_shape(64, 48), np.uint8)
+        plain.place(frame, values.reshape(rows, 3, 1, -1))
+        transform.finish(values, transform.part(found[number // 2].numpy(), number))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("limits", ["frame", "video"])
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("size", [(640, 480), (90, 200), (23, 17)], ids=str)
+def test_frames_keep_the_limits_of_videos(size, count, limits):
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    (width, height), both = size, {"min_pixels": 90_000, "max_pixels": 150_000}
+    spec = ImageSpec.preset("qwen2-vl", video=VideoSpec(**both, limits=limits))
+    if limits == "frame":
+        high, wide = smart_resize(height, width, 28, *both.values())
+    else:
+        high, wide = qwen3_vl_resize(count, height, width, 2, 28, *both.values())
+    grid = FrameTransform(spec, count).facts(np.array([width]), np.array([height]))
+    assert grid["video_grid_thw"].tolist() == [[-(-count // 2), high // 14, wide // 14]]

@@ -13,12 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import datapipe
 from datapipe.decode.image import check_image
 from datapipe.errors import DatapipeError
-from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.files.npy import map_npy
 from datapipe.index.files.sealed_json import seal, unseal_lines
 from datapipe.index.images.header import NeedMoreData, probe
@@ -28,6 +25,8 @@ from datapipe.index.tar.headers import TarScanner
 from datapipe.index.where.evaluate import evaluate, parse_where
 from datapipe.mixture.parse import parse_file
 from datapipe.pack.records.fields.sample_map import apply_map
+
+from ..index.where_columns import COLUMNS, EXTRA, ROWS
 
 CORPUS = Path(__file__).parent / "corpus"
 Target = Callable[[bytes, Path], None]
@@ -109,10 +108,7 @@ def _loader() -> Any:
 @target
 def where(data: bytes, folder: Path) -> None:
     expression = parse_where(data.decode("utf-8", "replace"))
-    zeros: Any = {name: np.zeros(3, dtype) for name, dtype in DTYPES.items()}
-    columns = Columns(extensions=(), index_bytes=(), shard_sample=np.array([0, 2]), **zeros)
-    counts = {"tokens": lambda span: np.zeros(span.stop - span.start, np.int64)}
-    evaluate(expression, columns, counts, 0, 2)
+    evaluate(expression, COLUMNS, EXTRA | {"tokens": EXTRA["text_tokens"]}, 0, len(ROWS))
 
 
 @target

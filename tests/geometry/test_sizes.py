@@ -1,10 +1,11 @@
-"""Sizes, tiles and tokens of images, against the functions of transformers."""
+"""Sizes, tiles and tokens of images, against the functions of transformers; and random parts."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers.image_processing_utils import select_best_resolution
 from transformers.image_transforms import get_resize_output_image_size
@@ -15,15 +16,22 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 
 from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
+from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tiles, anyres_tokens, best_grid, per_tile, tile_grid
+from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
 
 from ..models.video_processors import qwen3_vl_resize
-from .sides import SIDES, SIZES, columns
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
-Sizes = list[tuple[int, int]]
+
+SIDES = st.integers(1, 100) | st.integers(1, 5000) | st.integers(1, 300).map(lambda n: n * 14)
+SIZES = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=20)
+
+
+def columns(sizes):
+    """Widths and heights of a list of (width, height)."""
+    return np.array(sizes, np.int64).T
 
 
 def pairs(found):
@@ -31,7 +39,6 @@ def pairs(found):
     return list(zip(first.tolist(), second.tolist(), strict=True))
 
 
-@settings(deadline=None)
 @given(
     sizes=SIZES,
     factor=st.sampled_from([28, 32]),
@@ -47,7 +54,6 @@ def test_native_sizes_are_those_of_qwen2_vl(sizes, factor, limits):
     assert pairs((heights, widths)) == [smart_resize(h, w, factor, *limits) for w, h in sizes]
 
 
-@settings(deadline=None)
 @given(
     sizes=SIZES,
     frames=st.integers(2, 800),
@@ -76,7 +82,6 @@ def test_native_tokens_are_patches_merged_two_by_two():
     assert native(widths, heights).tolist() == [10 * 20, 35 * 35, 4]
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, side=st.integers(1, 1000))
 def test_the_shorter_side_becomes_what_transformers_makes_of_it(sizes, side):
     sizes = [(w, h) for w, h in sizes if max(w, h) <= LONGEST * min(w, h)]
@@ -111,7 +116,6 @@ def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(width, he
     assert abs(new_width - max(1, width * min(scales))) <= 0.5 + 1e-9
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, tile=st.sampled_from([448, 384]), most=st.sampled_from([1, 6, 12]))
 def test_tile_grids_are_those_of_internvl(sizes, tile, most):
     assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
@@ -124,7 +128,6 @@ def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():
     assert per_tile(widths, heights).tolist() == [256, 3 * 256, 11 * 256]
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, grids=st.sampled_from([PUBLISHED, TALL]))
 def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
     across, down = best_grid(*columns(sizes), grids=grids)
@@ -142,7 +145,6 @@ def test_canvases_and_tokens_are_those_of_llava_next(sizes, grids):
     assert tokens.tolist() == [counted(processor, h, w, 336, 336) for w, h in sizes]
 
 
-@settings(deadline=None)
 @given(
     sizes=SIZES,
     sides=st.sampled_from([3, 6]),
@@ -165,15 +167,6 @@ def test_features_of_large_canvases_are_scaled_as_by_llava_onevision(sizes, side
     assert tokens.tolist() == [counted(processor, h, w, tile, tile) for w, h in sizes]
 
 
-def test_the_whole_image_is_a_tile_of_its_own():
-    widths, heights = np.array([672, 100]), np.array([336, 1000])
-    tiles = anyres_tiles(widths, heights, grids=PUBLISHED, tile=336)
-    assert tiles.tolist() == [1 + 2, 1 + 3]
-    # 24 x 24 of the whole, and rows of the canvas that have one token more each.
-    tokens = anyres_tokens(widths[:1], heights[:1], grids=PUBLISHED, tile=336, patch=14)
-    assert tokens.tolist() == [576 + 24 * 48 + 24]
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -185,3 +178,64 @@ def test_the_whole_image_is_a_tile_of_its_own():
 def test_sizes_and_limits_of_nothing_are_refused(call, message):
     with pytest.raises(PlanError, match=message):
         call()
+
+
+# Random parts of images.
+
+AREAS = st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(lambda pair: tuple(sorted(pair)))
+
+
+@given(width=SIDES, height=SIDES, areas=AREAS, key=st.integers(0, 2**64 - 1))
+def test_a_part_lies_inside_and_is_large_enough(width, height, areas, key):
+    box = random_box(width, height, areas, Draw(key))
+    assert 0 <= box.left <= box.left + box.width <= width
+    assert 0 <= box.top <= box.top + box.height <= height
+    least_height, least_width = least_box(width, height, areas[0])
+    assert box.height >= max(1, math.floor(least_height))
+    assert box.width >= max(1, math.floor(least_width))
+
+
+def test_areas_shapes_and_places_are_spread_over_their_ranges():
+    boxes = [random_box(1200, 1000, (0.1, 0.5), Draw(key)) for key in range(3000)]
+    areas = np.array([box.width * box.height for box in boxes]) / 1_200_000
+    shapes = np.log([box.width / box.height for box in boxes])
+    places = np.array([box.left / (1200 - box.width) for box in boxes])
+    assert areas.min() >= 0.0995
+    assert areas.max() <= 0.5005
+    assert areas.mean() == pytest.approx(0.3, abs=0.01)
+    assert np.abs(shapes).max() <= math.log(4 / 3) + 0.01
+    assert shapes.mean() == pytest.approx(0, abs=0.02)
+    assert shapes.std() == pytest.approx(2 * math.log(4 / 3) / math.sqrt(12), rel=0.05)
+    assert places.mean() == pytest.approx(0.5, abs=0.03)
+    assert places.min() < 0.01
+    assert places.max() > 0.99
+
+
+def test_an_image_too_long_for_any_part_shows_its_middle():
+    for key in range(20):
+        box = random_box(1000, 30, (0.9, 1.0), Draw(key))
+        assert (box.left, box.top, box.width, box.height) == (480, 0, 40, 30)
+        box = random_box(30, 1000, (0.9, 1.0), Draw(key))
+        assert (box.left, box.top, box.width, box.height) == (0, 480, 30, 40)
+
+
+def test_equal_keys_draw_equal_parts():
+    def some(keys):
+        return [random_box(640, 480, (0.1, 1.0), Draw(key)) for key in keys]
+
+    assert some(range(20)) == some(range(20))
+    assert len(set(some(range(20)))) == 20
+    # Whatever the machine: these numbers must not change, or resumed runs would see other images.
+    box = random_box(640, 480, (0.1, 1.0), Draw(7))
+    assert (box.left, box.top, box.width, box.height) == (26, 119, 281, 258)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_images_are_mirrored_as_often_as_asked_whatever_part_they_show(probability):
+    draws = [Draw(key) for key in range(4000)]
+    mirrored = [draw.mirrors(probability) for draw in draws]
+    most = 0.03 if 0 < probability < 1 else 0
+    assert np.mean(mirrored) == pytest.approx(probability, abs=most)
+    if most:
+        left = [random_box(400, 400, (0.2, 0.3), draw).left for draw in draws]
+        assert abs(np.corrcoef(left, mirrored)[0, 1]) < 0.06

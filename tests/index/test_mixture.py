@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 import datapipe
 from datapipe.errors import IndexMismatch
-from datapipe.index.columns import DTYPES, Columns, find_keys
+from datapipe.index.columns import DTYPES, find_keys
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.mixture_columns import ColumnCounts, MixtureColumn, MixtureColumns
 
 from .dataset_parts import Opener, mixture_of
+from .where_columns import columns_of
 
 
 def edges_of(parts):
@@ -26,10 +27,6 @@ def edges_of(parts):
 
 def as_parts(arrays):
     return [lambda array=array: array for array in arrays]
-
-
-def joined(arrays, **options):
-    return MixtureColumn(as_parts(arrays), edges_of(arrays), **options)
 
 
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
@@ -42,11 +39,21 @@ def plain_parts(draw):
     return [np.array([next(values) for _ in range(length)], np.int64) for length in lengths]
 
 
-@given(parts=plain_parts(), data=st.data())
-def test_values_are_those_of_the_concatenation(parts, data):
-    whole, array = np.concatenate(parts), joined(parts)
+@given(parts=plain_parts(), beyond=st.integers(0, 7), data=st.data())
+def test_values_are_those_of_the_concatenation_and_there_are_no_others(parts, beyond, data):
+    whole, array = np.concatenate(parts), MixtureColumn(as_parts(parts), edges_of(parts))
     assert len(array) == len(whole)
     assert array[:].tolist() == whole.tolist()
+    inside = list(range(len(whole)))[:2]
+    for outside in (len(whole) + beyond, -len(whole) - 1 - beyond):
+        with pytest.raises(IndexError):
+            array[outside]
+        with pytest.raises(IndexError):
+            array[np.array([*inside, outside])]
+    with pytest.raises(IndexError):
+        gather(array, np.array([*inside, -1]))
+    with pytest.raises(IndexError):
+        array[np.zeros(len(whole) + 1, bool)]
     bound = st.one_of(st.none(), st.integers(-9, 40))
     step = st.one_of(st.none(), st.integers(-3, 3).filter(bool))
     cut = slice(data.draw(bound), data.draw(bound), data.draw(step))
@@ -91,21 +98,6 @@ def test_offsets_lead_into_the_concatenation(lengths, data):
         gather_counts(array, np.array([len(flat)]))
 
 
-@given(parts=plain_parts(), beyond=st.integers(0, 7))
-def test_numbers_out_of_range_are_refused(parts, beyond):
-    whole, array = np.concatenate(parts), joined(parts)
-    inside = list(range(len(whole)))[:2]
-    for outside in (len(whole) + beyond, -len(whole) - 1 - beyond):
-        with pytest.raises(IndexError):
-            array[outside]
-        with pytest.raises(IndexError):
-            array[np.array([*inside, outside])]
-    with pytest.raises(IndexError):
-        gather(array, np.array([*inside, -1]))
-    with pytest.raises(IndexError):
-        array[np.zeros(len(whole) + 1, bool)]
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, make_folder, encode):
     """Datasets of several shards, with other members each; some keys are those of another."""
@@ -128,20 +120,14 @@ def folders(tmp_path_factory, make_folder, encode):
     return out
 
 
-def open_empty():
-    """Columns of a dataset without samples, as one whose shards were all emptied."""
-    offsets = ("sample_member", "sample_image", "sample_key", "sample_source")
-    arrays = {name: np.zeros(int(name in offsets), dtype) for name, dtype in DTYPES.items()}
-    return Columns(extensions=(), index_bytes=(), shard_sample=np.zeros(2, np.int64), **arrays)
-
-
 @pytest.fixture(params=["plain", "empty at the ends", "empty in the middle"])
 def parts(request, folders):
     found = [open_dataset(folder).columns for folder in folders]
+    empty = columns_of([])  # as where all shards were emptied
     if request.param == "empty at the ends":
-        return [open_empty(), *found, open_empty(), open_empty()]
+        return [empty, *found, empty, empty]
     if request.param == "empty in the middle":
-        return [found[0], open_empty(), open_empty(), *found[1:]]
+        return [found[0], empty, empty, *found[1:]]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tars that someone else wrote are indexed without being rewritten."""
+"""Tars that someone else wrote are indexed without being rewritten, however they are named."""
 
 import io
 import logging
@@ -11,23 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from webdataset.shardlists import expand_urls
 
 import datapipe
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.headers import TarScanner
-from datapipe.index.tar.indexer import index_shards, scan_tar, split_name
+from datapipe.index.tar.indexer import index_shards
+from datapipe.index.tar.listing import expand, names_shards
 from tests.case_files import cases
 
 
 def keys_of(folder):
     columns = open_dataset(folder).columns
     return columns.keys(np.arange(len(columns.text_bytes)))
-
-
-@pytest.mark.parametrize(("name", "key", "ext"), cases("index/split_names"))
-def test_the_key_ends_at_the_first_dot_of_the_file_name(name, key, ext):
-    assert split_name(name) == ((key, ext) if key else None)
 
 
 def test_names_of_any_kind_are_indexed(tmp_path, make_tar, jpeg):
@@ -100,26 +97,21 @@ def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg):
     assert open_dataset(tmp_path).columns.text_bytes.tolist() == [*lengths.values()]
 
 
-def scan(path):
-    with TarScanner(path) as tar:
-        return scan_tar(tar, path.name)
-
-
-def test_a_broken_image_is_reported_and_has_no_size(tmp_path, make_tar, jpeg):
-    path = make_tar(tmp_path / "x.tar", [("0.jpg", b"<html>"), ("1.jpg", jpeg(1))])
-    rows, findings = scan(path)
-    assert [(row.images[0].width, row.images[0].height) for row in rows] == [(0, 0), (41, 31)]
-    assert findings.lines() == [
+def test_a_broken_image_is_reported_and_has_no_size(tmp_path, make_tar, jpeg, caplog):
+    make_tar(tmp_path / "x.tar", [("0.jpg", b"<html>"), ("1.jpg", jpeg(1))])
+    columns = open_dataset(tmp_path).columns
+    assert (columns.image_width.tolist(), columns.image_height.tolist()) == ([0, 41], [0, 31])
+    assert caplog.messages == [
         "cannot be read: 1 member, not an image of a known format (it is an HTML page) "
         "(x.tar:0.jpg)"
     ]
 
 
-def test_a_header_longer_than_the_first_read_is_followed(tmp_path, make_tar, encode, crop):
-    big = encode(crop(size=(37, 23)), icc_profile=bytes(60_000))
-    rows, findings = scan(make_tar(tmp_path / "x.tar", [("0.jpg", big)]))
-    assert (rows[0].images[0].width, rows[0].images[0].height) == (37, 23)
-    assert findings.lines() == []
+def test_a_header_longer_than_the_first_read_is_followed(tmp_path, make_tar, encode, crop, caplog):
+    make_tar(tmp_path / "x.tar", [("0.jpg", encode(crop(), icc_profile=bytes(60_000)))])
+    columns = open_dataset(tmp_path).columns
+    assert (columns.image_width[0], columns.image_height[0]) == (48, 32)
+    assert not caplog.messages
 
 
 def test_shards_in_folders_below_are_found_and_hidden_ones_are_not(tmp_path, make_tar, jpeg):
@@ -242,3 +234,112 @@ def test_a_damaged_shard_ends_indexing_of_those_begun(tmp_path, make_tar, jpeg):
         index_shards(tmp_path)
     assert not (tmp_path / "dataset.json").exists()
     assert not [thread for thread in threading.enumerate() if "index" in thread.name]
+
+
+# Tars that braces, lists and patterns name.
+
+
+@pytest.fixture
+def shards(tmp_path, make_tar, jpeg, monkeypatch):
+    """Ten shards of one sample each, in the working folder, and an empty home for the cache."""
+    for n in range(10):
+        make_tar(tmp_path / "data" / f"train-{n:06d}.tar", [(f"{n}.jpg", jpeg(n))])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(("text", "expected"), cases("index/tars_order"))
+def test_the_order_is_that_of_the_list(shards, text, expected):
+    assert keys_of(text.replace("{cwd}", os.getcwd())) == list(expected)
+
+
+def test_a_loader_and_a_pack_take_a_list_too(shards, tmp_path, members, jpeg):
+    text = "data/train-{000008..000009}.tar::data/train-000001.tar"
+    loader = datapipe.make_loader(text, batch_size=1, shuffle=False, num_workers=0)
+    assert [batch["key"][0] for batch in loader] == ["8", "9", "1"]
+    report = datapipe.pack_dataset(text, tmp_path / "out")
+    assert report.samples == 3
+    assert [s["jpg"] for s in members(tmp_path / "out").values()] == [jpeg(8), jpeg(9), jpeg(1)]
+    again = datapipe.pack_dataset(text, tmp_path / "out")
+    assert again.finished_before
+
+
+def test_shards_of_several_folders_are_one_dataset(shards, tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "more" / "train-000000.tar", [("more.jpg", jpeg(0))])
+    text = "more/train-000000.tar::data/train-000000.tar"
+    assert keys_of(text) == ["more", "0"]
+    shards = open_dataset(text).manifest.shards
+    assert [shard.name for shard in shards] == ["more/train-000000.tar", "data/train-000000.tar"]
+    (home,) = tmp_path.glob(".datapipe-*")
+    assert (home / "more" / "train-000000.index.parquet").exists()
+
+
+def test_every_list_has_an_index_of_its_own_beside_the_shards(shards, contents):
+    before = contents(shards)
+    one, other = "data/train-{000000..000001}.tar", "data/train-{000001..000002}.tar"
+    assert (keys_of(one), keys_of(other), keys_of("data")) == (
+        ["0", "1"],
+        ["1", "2"],
+        list("0123456789"),
+    )
+    assert len(list(shards.glob(".datapipe-*/dataset.json"))) == 2
+    assert keys_of(one) == ["0", "1"]  # once more, from its index
+    assert keys_of(os.path.abspath(one)) == ["0", "1"]
+    assert len(list(shards.glob(".datapipe-*/dataset.json"))) == 2
+    kept = {name: data for name, data in contents(shards).items() if name in before}
+    assert kept == before
+
+
+def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
+    text = "data/train-{000000..000001}.tar"
+    assert len(keys_of(text)) == 2
+    make_tar(shards / "train-000001.tar", [(f"{n}.jpg", jpeg(n)) for n in range(20)])
+    with pytest.raises(
+        IndexMismatch, match=r"index --force 'data/train-\{000000\.\.000001\}\.tar'"
+    ):
+        keys_of(text)
+    index_shards(text, force=True)
+    assert len(keys_of(text)) == 21
+
+
+@pytest.mark.parametrize(("text", "message"), cases("index/tars_refused"))
+def test_what_cannot_be_read_is_named_with_the_remedy(shards, text, message):
+    (shards / "notes.txt").touch()
+    actions = [index_shards, open_dataset, lambda path: datapipe.make_loader(path, batch_size=1)]
+    if not text.startswith(("s3:", "https:")):  # which packing downloads
+        actions.append(lambda path: datapipe.pack_dataset(path, "out"))
+    for action in actions:
+        with pytest.raises(IndexMismatch, match=message):
+            action(text)
+
+
+def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, jpeg):
+    folder = tmp_path / "a::{0..1}[x]"
+    make_tar(folder / "x.tar", [("0.jpg", jpeg(0))])
+    assert not names_shards(folder)
+    assert keys_of(folder) == ["0"]
+    make_tar(tmp_path / "x[1].tar", [("7.jpg", jpeg(0))])
+    assert keys_of(tmp_path / "x[1].tar") == ["7"]
+
+
+def test_a_pack_of_a_list_has_one_format_and_goes_elsewhere(shards):
+    with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
+        datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
+    with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
+        datapipe.pack_dataset("data/*.tar", "data")
+    assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10
+
+
+@pytest.mark.parametrize(("text", "kind"), cases("index/lists"))
+def test_lists_stand_for_what_they_do_for_webdataset_and_in_urls(text, kind, monkeypatch):
+    monkeypatch.setenv("WDS_ROOT", "/data/${DEEPER}")
+    monkeypatch.setenv("WDS_DEEPER", "x")
+    assert names_shards(text) == (kind != "no list")
+    assert kind != "webdataset's list" or expand(text) == expand_urls(text)
+
+
+def test_lists_in_a_read_only_folder_have_indexes_of_their_own_in_the_cache(shards, deny):
+    deny(shards)
+    one, other = "data/train-{000000..000001}.tar", "data/train-{000001..000000}.tar"
+    assert (keys_of(one), keys_of(other), keys_of(one)) == (["0", "1"], ["1", "0"], ["0", "1"])

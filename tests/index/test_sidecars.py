@@ -45,20 +45,6 @@ def test_kinds_are_listed_with_commas():
             parse_sidecars(kinds)
 
 
-def test_dali_gets_a_line_per_sample_and_four_words_per_member(packed):
-    written = sidecars(packed, "dali")
-    assert list(written) == ["shard-000000.idx", "shard-000001.idx", "shard-000002.idx"]
-    first, *lines = written["shard-000000.idx"].decode().splitlines()
-    assert first == "v1.2 2"
-    content = (packed / "shard-000000.tar").read_bytes()
-    for number, line in enumerate(lines):
-        jpg, start, size, name, txt, *caption = line.split(" ")
-        assert (jpg, name, txt) == ("jpg", f"00000000{number}.jpg", "txt")
-        assert content[int(start) : int(start) + int(size)].startswith(b"\xff\xd8")
-        start, size = map(int, caption[:2])
-        assert content[start : start + size] == b"photograph %d" % number
-
-
 def test_energon_gets_the_place_of_every_sample(packed):
     written = sidecars(packed, "energon")
     edges = [edge for (edge,) in struct.iter_unpack("<Q", written["shard-000000.tar.idx"])]

@@ -5,15 +5,19 @@ import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from webdataset.tariterators import group_by_keys
 
 from datapipe.errors import StoreError
-from datapipe.index.tar.headers import TarScanner, check_ends
+from datapipe.index.tar.grouping import group_members
+from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
+from tests.case_files import cases
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -22,11 +26,13 @@ any_parts = st.text(
     st.characters(blacklist_categories=("Cs",), blacklist_characters="/\0"), min_size=1, max_size=40
 ).filter(lambda part: part not in (".", ".."))
 short_names = st.lists(ascii_parts, min_size=1, max_size=3).map("/".join)
+# Of more than a hundred characters some are in the prefix of ustar.
+in_folders = st.integers(1, 8).map(lambda depth: "a-folder-with-a-long-name/" * depth + "image.jpg")
 long_names = st.builds(lambda stem, count: f"{stem * count}.jpg", ascii_parts, st.integers(1, 40))
 unicode_names = st.lists(any_parts, min_size=1, max_size=4).map("/".join)
 sizes = st.sampled_from([0, 1, 511, 512, 513, 2000, 16_384, 40_000])
 members = {
-    "ustar": st.lists(st.tuples(short_names, sizes), max_size=8),
+    "ustar": st.lists(st.tuples(short_names | in_folders, sizes), max_size=8),
     "gnu": st.lists(st.tuples(short_names | long_names | unicode_names, sizes), max_size=8),
     "pax": st.lists(st.tuples(short_names | long_names | unicode_names, sizes), max_size=8),
 }
@@ -56,18 +62,12 @@ def by_tarfile(data):
         return [(info.name, info.offset_data, info.size) for info in tar if info.isfile()]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(st.sampled_from(sorted(FORMATS)), min_size=1, max_size=3), st.data())
 def test_names_positions_and_sizes_are_those_of_tarfile(formats, data):
     """The same holds for concatenated tars."""
     tars = b"".join(tar_bytes(data.draw(members[name]), name) for name in formats)
     assert scan(tars) == by_tarfile(tars)
-
-
-def test_a_ustar_prefix_is_part_of_the_name():
-    name = "/".join(["a-folder-with-a-long-name"] * 6) + "/image.jpg"
-    assert len(name) > 100
-    assert [entry[0] for entry in scan(tar_bytes([(name, 5)], "ustar"))] == [name]
 
 
 def test_a_global_pax_header_holds_for_all_members():
@@ -208,7 +208,7 @@ def test_a_missing_file_is_a_store_error(tmp_path):
         TarScanner(tmp_path / "none.tar")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_flipped_bytes_never_raise_anything_but_a_store_error(data):
     tar = bytearray(tar_bytes(data.draw(members["pax"]), "pax"))
@@ -217,3 +217,46 @@ def test_flipped_bytes_never_raise_anything_but_a_store_error(data):
         tar[position] = data.draw(st.integers(0, 255))
     with suppress(StoreError):
         assert all(offset + size <= len(tar) for _, offset, size in scan(bytes(tar)))
+
+
+# Which members are a sample: nothing is merged that other readers would tell apart.
+
+
+@pytest.mark.parametrize(("names", "samples", "left_out"), cases("index/grouping"))
+def test_a_member_is_in_a_sample_or_left_out_by_name(names, samples, left_out):
+    members = [TarMember(name, number, 1) for number, name in enumerate(names.split())]
+    found = group_members(members)
+    numbers = {group.name: [member.offset for member in group.members] for group in found.samples}
+    told = (f"{name}:{','.join(map(str, members))}" for name, members in numbers.items())
+    assert " ".join(told) == samples
+    assert " ".join(name for name, _ in found.left_out) == left_out
+    assert all(reason for _, reason in found.left_out)
+
+
+grouped = st.builds(
+    lambda key, ext: f"{key}.{ext}", st.sampled_from("abc"), st.sampled_from(["jpg", "txt", "json"])
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(grouped, max_size=12))
+def test_every_member_is_taken_once_or_named(listed):
+    members = [TarMember(name, number, 1) for number, name in enumerate(listed)]
+    found = group_members(members)
+    taken = [member.offset for group in found.samples for member in group.members]
+    assert len(taken) == len(set(taken))
+    left = [listed[number] for number in range(len(listed)) if number not in set(taken)]
+    assert sorted(left) == sorted(name for name, _ in found.left_out)
+    for group in found.samples:
+        assert len({member.name for member in group.members}) == len(group.members)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from("abc"), max_size=8), st.sampled_from(["jpg txt", "jpg", "a b c"]))
+def test_samples_of_the_same_kind_are_those_of_webdataset(keys, exts):
+    """Whatever keys come again, as long as no two neighbours have the same, which it refuses."""
+    listed = [f"{key}.{ext}" for key, _ in groupby(keys) for ext in exts.split()]
+    theirs = group_by_keys({"fname": name, "data": b"", "__url__": ""} for name in listed)
+    ours = group_members([TarMember(name, n, 1) for n, name in enumerate(listed)])
+    assert [group.key for group in ours.samples] == [sample["__key__"] for sample in theirs]
+    assert ours.left_out == []

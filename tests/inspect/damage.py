@@ -17,7 +17,9 @@ from tests.flipping import flip
 
 WAYS = ("flip", "flips", "cut", "swap", "zero", "zero_blocks", "overwrite", "insert", "remove")
 """Ways to damage a shard. All but `remove` leave a file."""
-KINDS = ("packed", "gnu", "pax")
+FOREIGN = {"gnu": (tarfile.GNU_FORMAT, ""), "pax": (tarfile.PAX_FORMAT, "ü" * 60)}
+"""Forms of tars, and what their names begin with."""
+KINDS = ("packed", *FOREIGN)
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ class Original:
             (to / name).write_bytes(content)
         return to
 
-    def is_same(self, shard: str, now: bytes | None) -> bool:
+    def is_same(self, shard: str, now: bytes) -> bool:
         """Return whether a shard is as it was, apart from what has no checksum in any tar.
 
         These are the records of extended headers, between their header and that of the member.
         """
         was = self.files[shard]
-        if now == was or now is None or len(now) != len(was):
+        if now == was or len(now) != len(was):
             return now == was
         edges = sorted(
             span for sample in self.samples if sample.shard == shard for span in sample.spans
@@ -148,35 +150,25 @@ def damaged_file(folder: Path, name: str, at: int = 1000) -> None:
     flip(path, min(at, path.stat().st_size // 2), 4)
 
 
-def made(root: Path, make_folder: Any, *, kind: str) -> Original:
-    """Make a dataset: "packed" shards of datapipe's own, or "gnu", "pax" tars indexed in place."""
-    raw = make_folder(root / "raw", 12)
-    folder = root / kind
-    if kind == "packed":
-        datapipe.pack_dataset(raw, folder, shard_size="4", workers=1)
-    else:
-        folder.mkdir()
-        form = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}[kind]
-        for first in range(0, 12, 4):
-            with tarfile.open(folder / f"{first:03d}.tar", "w", format=form) as tar:
-                for number in range(first, first + 4):
-                    for ext in ("jpg", "txt"):
-                        path = raw / f"{number:03d}.{ext}"
-                        info = tar.gettarinfo(
-                            path, f"{'ü' * 60 if kind == 'pax' else ''}{path.name}"
-                        )
-                        info.mtime += 0.5
-                        with path.open("rb") as file:
-                            tar.addfile(info, file)
-        datapipe.index_shards(folder)
-    datapipe.index.dataset.open_dataset(folder)
-    return original(folder)
-
-
 @pytest.fixture(scope="session")
-def originals(tmp_path_factory: Any, make_folder: Any) -> dict[str, Original]:
-    """A whole dataset of each kind."""
-    return {kind: made(tmp_path_factory.mktemp(kind), make_folder, kind=kind) for kind in KINDS}
+def originals(tmp_path_factory: Any, make_folder: Any, make_tar: Any) -> dict[str, Original]:
+    """A whole dataset of each kind: "packed", or "gnu" and "pax" tars that are indexed in place."""
+    found = {}
+    for kind in KINDS:
+        root = tmp_path_factory.mktemp(kind)
+        raw, folder = make_folder(root / "raw", 12), root / kind
+        if kind == "packed":
+            datapipe.pack_dataset(raw, folder, shard_size="4", workers=1)
+        else:
+            form, prefix = FOREIGN[kind]
+            files = [(f"{prefix}{path.name}", path.read_bytes()) for path in sorted(raw.iterdir())]
+            for first in range(0, 12, 4):
+                members = files[2 * first : 2 * first + 8]
+                make_tar(folder / f"{first:03d}.tar", members, form)
+            datapipe.index_shards(folder)
+        datapipe.index.dataset.open_dataset(folder)
+        found[kind] = original(folder)
+    return found
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
-from tests.integrity.scenes import save_tokenizer
+from datapipe.inspect.plain_headers import are_plain
+from datapipe.pack.writers.ustar import BLOCK, MAX_NAME, member_header
 from tests.programs import python
 from tests.remote.server import serving
 
-from .damage import KINDS, WAYS, damaged_file, harm
+from .damage import KINDS, WAYS, damaged_file, harm, read
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "12"))
 
@@ -43,24 +44,21 @@ def test_damage_at_random_is_named(kind, originals, tmp_path, monkeypatch):
             harm(folder / shard, way, choice)
         report = datapipe.verify_dataset(folder, workers=2)
         hint = (seed, ways, report.findings)
-        now = {s: (folder / s).read_bytes() if (folder / s).exists() else None for s in shards}
+        now = {shard: read(folder / shard) for shard in shards}
         altered = {s for s in shards if not whole.is_same(s, now[s])}
         found = {finding.file for finding in report.findings}
         assert altered <= found <= {s for s in shards if now[s] != whole.files[s]}, hint
         changed = whole.changed(folder)
-        missing = {s for s in shards if now[s] is None}
-        named = {(f.file, f.key) for f in report.findings if f.key}
-        assert {pair for pair in changed if pair[0] not in missing} <= named, hint
+        there = {pair for pair in changed if ways[pair[0]] != "remove"}
+        assert there <= {(f.file, f.key) for f in report.findings if f.key}, hint
         assert report.damaged_samples >= len(changed), hint
         for finding in report.findings:  # the range covers a byte that is not what it was
             if "its header calls it" in finding.problem:
                 continue  # an extended header before it names another member
-            if finding.key and len(now[finding.file] or b"") == len(whole.files[finding.file]):
+            was, are = whole.files[finding.file], now[finding.file]
+            if finding.key and len(was) == len(are):
                 a, b = finding.start, finding.stop
-                assert (now[finding.file] or b"")[a:b] != whole.files[finding.file][a:b], (
-                    hint,
-                    finding,
-                )
+                assert are[a:b] != was[a:b], (hint, finding)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,11 +179,8 @@ def test_damage_behind_a_url_is_named(tmp_path, harmed, whole):
     }
 
 
-def test_token_counts_are_compared(harmed, tmp_path):
-    words = ["[UNK]", "photograph", "<|im_start|>", "<|im_end|>", "<image>"]
-    tokenizer = save_tokenizer(tmp_path / "tokenizer.json", words)
-    images = {"image_tokens": 4, "image_token": "<image>"}
-    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", **images)
+def test_token_counts_are_compared(harmed, tokenizer):
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=4)
     datapipe.make_loader(harmed, batch_size=2, text=text, num_workers=0)
     assert datapipe.verify_dataset(harmed).is_whole
     counted = next(harmed.glob("tokens-*"))
@@ -283,11 +278,6 @@ def test_members_that_are_read_part_by_part_are_compared(tmp_path, make_tar, jpe
     assert report.damaged_samples == 2
 
 
-def test_what_is_no_dataset_is_an_index_mismatch(tmp_path):
-    with pytest.raises(datapipe.IndexMismatch, match="is empty"):
-        datapipe.verify_dataset(tmp_path)
-
-
 def test_bytes_that_the_disk_cannot_read_are_named(monkeypatch, whole):
     bad = whole.samples[5].spans[0][0] + 10  # in the second shard
     path = str(whole.folder / "shard-000001.tar")
@@ -338,3 +328,27 @@ def test_an_interrupt_ends_quietly(whole):
     told = python(program)
     assert (told.returncode, told.stdout) == (130, "")
     assert told.stderr == "\nInterrupted; the dataset is as it was.\n"
+
+
+MEMBERS = (("000000000.jpg", 8**6 + 5), ("000000000.json", 0), ("000000001.jpg", 1023))
+
+
+def plain(between, *, own):
+    """Return what is said of the members, each of which has padding before its header."""
+    starts = np.array([0, 2 * BLOCK - 5, 3 * BLOCK - 5])
+    names = [list(name.encode().ljust(MAX_NAME, b"\0")) for name, _ in MEMBERS]
+    sizes = np.array([size for _, size in MEMBERS])
+    return are_plain(between, starts, np.array(names, np.uint8), sizes, own=own).tolist()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_each_byte_of_a_header_and_of_padding_counts(own):
+    headers = [member_header(*member) for member in MEMBERS]
+    between = bytearray(headers[0] + bytes(BLOCK - 5) + headers[1] + headers[2])
+    assert plain(between, own=own) == [True] * 3
+    for at in range(len(between)):
+        between[at] ^= 1
+        found = plain(between, own=own)
+        between[at] ^= 1
+        harmed = 0 if at < BLOCK else 1 if at < 3 * BLOCK - 5 else 2
+        assert [number for number, right in enumerate(found) if not right] == [harmed]

@@ -14,7 +14,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, TextSpec, make_loader
@@ -104,13 +103,8 @@ def kind_of(name: str) -> str:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
-    found = {}
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(root, name)
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, folder)] = file.read()
-    return found
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 class Maker:
@@ -119,21 +113,20 @@ class Maker:
     Args:
         root: an empty folder.
         jpeg: makes the image of a number.
+        tokenizer: its file.
         patch: for what a scene replaces.
     """
 
-    def __init__(self, root: Path, jpeg: Callable[[int], bytes], patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, root: Path, jpeg: Callable[[int], bytes], tokenizer: Path, patch: pytest.MonkeyPatch
+    ) -> None:
         self._root, self._jpeg, self._patch = root, jpeg, patch
         self._home, self._dataset = root / "home", root / "home" / "dataset"
         patch.setenv("XDG_CACHE_HOME", str(self._home / "cache"))
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda descriptor: None)
-        words = ["[UNK]", "<image>", "<eos>", "sample", *map(str, range(30))]
         self._text = TextSpec(
-            tokenizer=save_tokenizer(root / "tokenizer.json", words),
-            template="caption",
-            image_tokens=4,
-            image_token="<image>",
+            tokenizer=tokenizer, template="caption", image_tokens=4, image_token="<image>"
         )
         self._raw = self._make_raw("raw", 7)
         self._unread = ".tar"
@@ -342,16 +335,6 @@ class Maker:
             patch.setattr(owner, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 run()
-
-
-def save_tokenizer(path: Path, words: list[str]) -> str:
-    """Save a tokenizer of these words, of which those in angle brackets are special."""
-    ids = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
-    tokenizer.add_special_tokens([word for word in words if word.startswith("<")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(path))
-    return str(path)
 
 
 def digest(batches: Any) -> str:

@@ -5,7 +5,6 @@
 """
 
 import copy
-import io
 import json
 import logging
 import os
@@ -15,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 
 import datapipe
 from datapipe import ImageSpec, make_loader
@@ -40,8 +38,8 @@ SAID = "damaged|not as it|left out|cut off"
 
 @pytest.mark.scaled
 @pytest.mark.parametrize("name", SCENES)
-def test_damage_is_named_or_mended(name, tmp_path, jpeg, monkeypatch, caplog):
-    scene = Maker(tmp_path, jpeg, monkeypatch).make(name)
+def test_damage_is_named_or_mended(name, tmp_path, jpeg, tokenizer, monkeypatch, caplog):
+    scene = Maker(tmp_path, jpeg, tokenizer, monkeypatch).make(name)
     caplog.set_level(logging.INFO, "datapipe")
     outcomes = {kind: Counter() for kind in sorted(scene.kinds)}
     for number in range(EACH + -(-EACH // 10)):
@@ -102,7 +100,7 @@ def test_a_changed_state_is_refused(tmp_path, make_folder):
     for number in range(EACH + -(-EACH // 10)):
         seed = f"{SEED} state {number}"
         choice = random.Random(seed)
-        way = choice.choice([in_json, in_torch, in_values])
+        way = choice.choice([in_json, in_values])
         harmed, hint = way(state, choice)
         if harmed is None:
             outcomes[f"refused by {way.__name__[3:]}"] += 1
@@ -126,18 +124,6 @@ def in_json(state, choice):
     try:
         return json.loads(flipped(content, *divmod(place, 8))), f"bit {place} of JSON"
     except ValueError:
-        return None, ""
-
-
-def in_torch(state, choice):
-    """The state from a file of torch's of which a bit flipped; None where it cannot be read."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    place = choice.randrange(8 * len(file.getvalue()))
-    harmed = io.BytesIO(flipped(file.getvalue(), *divmod(place, 8)))
-    try:
-        return torch.load(harmed), f"bit {place} of torch"
-    except Exception:  # whatever torch raises
         return None, ""
 
 

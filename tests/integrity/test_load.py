@@ -51,20 +51,16 @@ def load(shards, **options):
     return datapipe.make_loader(shards, batch_size=4, image=ImageSpec(size=32), **options)
 
 
-def write_texts(raw, samples):
-    raw.mkdir(parents=True)
-    with (raw / "data.jsonl").open("w") as file:
-        for number in range(samples):
-            turns = [{"from": "human", "value": f"{number}?"}, {"from": "gpt", "value": "Yes."}]
-            file.write(json.dumps({"id": number, "conversations": turns}) + "\n")
-    return raw
-
-
 def test_many_small_samples_are_packed_verified_and_read_once_each(tmp_path):
     peaks = []
     for samples in (10_000, 1_000_000 if FULL else 50_000):
         home = tmp_path / str(samples)
-        report = datapipe.pack_dataset(write_texts(home / "raw", samples), home / "shards")
+        (home / "raw").mkdir(parents=True)
+        with (home / "raw" / "data.jsonl").open("w") as file:
+            for number in range(samples):
+                turns = [{"from": "human", "value": f"{number}?"}, {"from": "gpt", "value": "Yes."}]
+                file.write(json.dumps({"id": number, "conversations": turns}) + "\n")
+        report = datapipe.pack_dataset(home / "raw", home / "shards")
         assert (report.samples, report.rejected) == (samples, 0)
         assert datapipe.verify_dataset(home / "shards").is_whole
         seen, total, peak = json.loads(python(READ, home / "shards", check=True).stdout)

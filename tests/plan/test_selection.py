@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.plan.selection import Selection, build_directory
@@ -25,7 +25,6 @@ def pack(chosen):
     return np.packbits(chosen, bitorder="little")
 
 
-@settings(deadline=None)
 @given(chosen=chosen_samples())
 def test_a_selection_answers_as_the_list_of_its_samples(chosen):
     selection, expected = Selection(pack(chosen), len(chosen)), np.flatnonzero(chosen)

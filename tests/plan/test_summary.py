@@ -41,16 +41,13 @@ def summary_of(units, world_size=1, **options):
     return summarise([step], plan, units_per_rank=1, world_size=world_size)
 
 
-def cost(share):
-    tokens = share.units.sizes.tokens.tolist()
-    return sum(TEXT_LINEAR * length + length**2 for length in tokens)
+def imbalance(steps, cost):
+    """How much less than the most the shares of a step cost, on the average."""
+    costs = [[cost(share.units.sizes) for share in step] for step in steps]
+    return np.mean([1 - np.mean(each) / max(each) if max(each) else 0.0 for each in costs])
 
 
-def imbalance(costs):
-    return 1 - np.mean(costs) / max(costs) if max(costs) else 0.0
-
-
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
     samples=st.integers(1, 150),
@@ -63,14 +60,9 @@ def test_a_summary_says_what_the_ranks_get(blocks, kind, samples, ranks, units_p
         units_per_rank = 1
     made = blocks(samples, block=50, **kind)
     steps = list(walk(made, Position(0), share=units_per_rank * ranks))
-    found = summarise(iter(steps), options, units_per_rank=units_per_rank, world_size=ranks)
-    shares = [
-        [
-            step.share(units_per_rank=units_per_rank, rank=rank, world_size=ranks)
-            for rank in range(ranks)
-        ]
-        for step in steps
-    ]
+    how = {"units_per_rank": units_per_rank, "world_size": ranks}
+    found = summarise(iter(steps), options, **how)
+    shares = [[step.share(rank=rank, **how) for rank in range(ranks)] for step in steps]
     every = [share for step in shares for share in step]
     valid = [share.valid for share in every]
     sizes = [share.units.sizes[np.flatnonzero(ok)] for share, ok in zip(every, valid, strict=True)]
@@ -94,14 +86,10 @@ def test_a_summary_says_what_the_ranks_get(blocks, kind, samples, ranks, units_p
     assert found.samples_per_unit == samples / found.units
     assert found.fill == pytest.approx(found.tokens / places)
     assert found.padding == pytest.approx(1 - found.fill)
-    for name, costs in (
-        ("text_imbalance", [[cost(share) for share in step] for step in shares]),
-        (
-            "image_imbalance",
-            [[int(share.units.sizes.vision.sum()) for share in step] for step in shares],
-        ),
-    ):
-        assert getattr(found, name) == pytest.approx(np.mean([imbalance(each) for each in costs]))
+    text = imbalance(shares, lambda of: (TEXT_LINEAR * of.tokens + of.tokens**2).sum())
+    assert found.text_imbalance == pytest.approx(text)
+    images = imbalance(shares, lambda of: of.vision.sum())
+    assert found.image_imbalance == pytest.approx(images)
 
 
 def test_samples_left_out_count_nowhere_but_keep_their_places(blocks):
@@ -116,7 +104,6 @@ def test_samples_left_out_count_nowhere_but_keep_their_places(blocks):
     assert found.fill == pytest.approx(found.tokens / (whole.units * 64))
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(1, 10**9), min_size=1, max_size=30))
 def test_every_length_is_in_its_bin_of_the_histogram(lengths):
     bins = summary_of([lengths], max_tokens=10**12).histogram

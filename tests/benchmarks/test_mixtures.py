@@ -17,6 +17,7 @@ from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of
 from benchmarks.peers import mixture_plan
 from datapipe.index.dataset import open_dataset
+from tests.imports import IMPORTS
 
 SAMPLES = 3000
 
@@ -26,9 +27,9 @@ def home(tmp_path_factory):
     """Make all datasets in a folder of the tests."""
     folder = tmp_path_factory.mktemp("mixtures")
     patch = pytest.MonkeyPatch()
-    patch.setattr(data, "HOME", folder / "made")
-    patch.setattr(ranks, "LOGS", folder / "logs")
-    yield folder
+    patch.chdir(folder)
+    patch.setenv("PYTHONPATH", IMPORTS["PYTHONPATH"])
+    yield
     patch.undo()
 
 

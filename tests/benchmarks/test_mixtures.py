@@ -11,7 +11,7 @@ import benchmarks.mixtures.__main__ as mixtures
 import datapipe
 from benchmarks import common
 from benchmarks.common import Absent, Result, Run
-from benchmarks.mixtures import beside, data, opening, ranks, realised
+from benchmarks.mixtures import beside, data, opening, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of

@@ -18,7 +18,7 @@ def test_the_exhausted_resource_and_its_stage_are_named(name):
     case = CASES[name]
     paced = run(**case["run"], **case["paced"], step_time=0.1) if "paced" in case else None
     found = find_bottleneck(run(**case["run"]), paced, **case.get("how", {}))
-    named, says = case["said"].split(": ")
+    named, says = case["said"].split(": ", 1)
     assert f"{found.stage} {found.resource}" == named
     assert says in found.reason
     assert "unsaid" not in case or case["unsaid"] not in found.reason

@@ -39,7 +39,7 @@ def delivers(monkeypatch):
     return say
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def endless(photos):
     """Makes loaders of `photos` without an end."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from datapipe.cpus import available_cpus
-from datapipe.profile.measure.usage import UsageMeter, bytes_read, own_tree
+from datapipe.profile.measure.usage import UsageMeter
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.campaign  # measures real time
@@ -140,7 +140,6 @@ def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_pat
     cached = during(file.read_bytes)
     assert cached.read is not None
     assert cached.read < 8 << 20
-    assert sum(bytes_read(own_tree()).values()) >= 0
 
 
 def test_no_thread_stays():

@@ -126,7 +126,6 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path, workers):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
     assert "hangs\n" in iter(process.stderr.readline, "")  # behind lines of progress, if it is slow
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)

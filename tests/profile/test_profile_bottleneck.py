@@ -1,16 +1,15 @@
 """The stage that is named follows from the figures alone."""
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
 from datapipe.profile.pipeline import find_bottleneck
+from tests.case_files import table
 
 from .figures import run
 
-CASES = yaml.safe_load((Path(__file__).parent / "bottlenecks.yaml").read_text("utf-8"))
+CASES = table("profile/bottlenecks")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -52,7 +52,6 @@ def test_ceilings_are_those_of_what_the_loader_does(endless, delivers, images, c
     assert (COLD_STORAGE in found.ceilings) == cold
     assert all(ceiling.rate > 0 for ceiling in found.ceilings.values())
     memory = found.ceilings["memory copy"]
-    assert memory.bytes_per_sample is not None
     assert memory.bytes_per_sample >= 4 * 3 * 64 * 64 * images
     assert memory.bandwidth == pytest.approx(memory.rate * memory.bytes_per_sample)
     assert set(found.scaling) == {1, 2}

@@ -1,8 +1,16 @@
-"""Cases of tests, a line each: what is given, and what is expected of it."""
+"""Cases of tests that are files: what is given, and what is expected of it."""
 
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 TESTS = Path(__file__).parent
+
+
+def table(name: str) -> Any:
+    """Content of `tests/ROOM/NAME.yaml`; `name` is ROOM/NAME."""
+    return yaml.safe_load((TESTS / f"{name}.yaml").read_text("utf-8"))
 
 
 def cases(name: str) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """Real photographs, cut small, and makers of small raw data out of them."""
 
 import errno
+import fcntl
 import gc
 import io
 import itertools
@@ -9,6 +10,7 @@ import os
 import shutil
 import signal
 import tarfile
+import tempfile
 import threading
 from contextlib import contextmanager
 from functools import cache
@@ -241,6 +243,25 @@ def kernel(request, kernel_loader):
 @pytest.fixture(autouse=True)
 def _own_cache_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """An empty folder, which is the system's for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def without_locks(monkeypatch):
+    """No file system has locks."""
+
+    def refused(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
 
 
 @pytest.fixture

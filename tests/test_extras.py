@@ -1,7 +1,6 @@
 """Without the package of an extra, the error says how to install it."""
 
-import subprocess
-import sys
+from .programs import python
 
 MISSING = {"dali": "nvidia.dali", "ray": "ray", "report": "matplotlib.figure"}
 PROGRAM = f"""
@@ -27,8 +26,7 @@ for use in (
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, make_folder):
     make_folder(tmp_path / "raw", 1)
-    command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = python(PROGRAM, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert len(lines) == len(MISSING), done.stderr
     for line, extra in zip(lines, MISSING, strict=True):

@@ -9,12 +9,13 @@ import benchmarks.mixtures.__main__ as mixtures
 import datapipe
 from benchmarks import common
 from benchmarks.common import Absent, Result, Run
-from benchmarks.mixtures import beside, data, opening, ranks, realised
+from benchmarks.mixtures import beside, data, opening, realised
 from benchmarks.mixtures.data import joined, small, synthetic, text_spec, weights
 from benchmarks.mixtures.ranks import Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures.realised import deviation, order_of
 from benchmarks.peers import mixture_plan
 from datapipe.index.dataset import open_dataset
+from tests.imports import IMPORTS
 
 SAMPLES = 3000
 
@@ -24,9 +25,9 @@ def home(tmp_path_factory):
     """Make all datasets in a folder of the tests."""
     folder = tmp_path_factory.mktemp("mixtures")
     patch = pytest.MonkeyPatch()
-    patch.setattr(data, "HOME", folder / "made")
-    patch.setattr(ranks, "LOGS", folder / "logs")
-    yield folder
+    patch.chdir(folder)
+    patch.setenv("PYTHONPATH", IMPORTS["PYTHONPATH"])
+    yield
     patch.undo()
 
 

@@ -24,16 +24,25 @@ def shards(raw, tmp_path):
     return tmp_path / "shards"
 
 
-def test_converting_says_what_it_did(run, shards, tmp_path):
-    done = run("convert", shards, tmp_path / "arrays", "--image-size", 16)
+def test_images_and_tokens_are_converted_with_a_word_on_what_was_done(
+    run, shards, tokenizer, tmp_path
+):
+    arrays = tmp_path / "arrays"
+    text = ("--tokenizer", tokenizer, "--template", "chatml")
+    command = ("convert", shards, arrays, "--image-size", 16, *text)
+    done = run(*command)
     assert done.exit_code == 0, done.output
     assert "Converted into" in done.output
-    assert "12" in done.output
-    again = run("convert", shards, tmp_path / "arrays", "--image-size", 16, "--json")
-    report = json.loads(again.stdout)
+    report = json.loads(run(*command, "--json").stdout)
     assert report["samples"] == report["images"] == 12
     assert report["finished_before"]
-    assert np.load(tmp_path / "arrays/images.npy", mmap_mode="r").shape == (12, 16, 16, 3)
+    assert np.load(arrays / "images.npy").shape == (12, 16, 16, 3)
+    offsets, tokens, labels = (
+        np.load(arrays / f"{name}.npy") for name in ("token_offsets", "tokens", "labels")
+    )
+    assert len(offsets) == 13
+    assert offsets[-1] == len(tokens) == len(labels)
+    assert set(np.unique(labels[labels != tokens])) == {-100}
 
 
 def test_packing_straight_to_arrays(run, raw, shards, tmp_path):
@@ -57,16 +66,3 @@ def test_packing_straight_to_arrays(run, raw, shards, tmp_path):
     changed = run(*packing)
     assert changed.exit_code == 1
     assert "raw data is not what this was packed from" in changed.output
-
-
-def test_tokens_are_written(run, shards, tokenizer, tmp_path):
-    options = ("--image", "none", "--tokenizer", tokenizer, "--template", "chatml")
-    done = run("convert", shards, tmp_path / "arrays", *options)
-    assert done.exit_code == 0, done.output
-    offsets = np.load(tmp_path / "arrays/token_offsets.npy")
-    tokens = np.load(tmp_path / "arrays/tokens.npy", mmap_mode="r")
-    labels = np.load(tmp_path / "arrays/labels.npy", mmap_mode="r")
-    assert len(offsets) == 13
-    assert offsets[-1] == len(tokens) == len(labels)
-    assert set(np.unique(labels[labels != tokens])) == {-100}
-    assert not (tmp_path / "arrays/images.npy").exists()

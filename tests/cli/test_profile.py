@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,16 +24,6 @@ main()
 TEXT = ("--template", "chatml", "--image-tokens", 6)
 
 
-def read(result):
-    """The one JSON object that was printed."""
-    assert result.exit_code == 0
-    # On a busy machine it may take long enough to say what it is at.
-    assert all(line.startswith("measuring: ") for line in result.stderr.splitlines())
-    assert result.stdout.count("\n") == 1
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
-
-
 def test_the_verdict_comes_first_and_report_and_trace_are_written(run, shards, tmp_path):
     pytest.importorskip("matplotlib")
     files = ("--report", tmp_path / "out.html", "--trace", tmp_path / "trace.json")
@@ -49,7 +38,7 @@ def test_the_verdict_comes_first_and_report_and_trace_are_written(run, shards, t
     assert {event["name"] for event in events} >= {"read", "decode"}
 
 
-def test_tars_of_someone_else_can_be_profiled_as_json(run, tmp_path, make_tar, jpeg):
+def test_tars_of_someone_else_can_be_profiled_as_json(run, read, tmp_path, make_tar, jpeg):
     images = [(f"{n:03d}.jpg", jpeg(n)) for n in range(9)]
     make_tar(tmp_path / "theirs" / "a.tar", images)
     document = read(run("profile", tmp_path / "theirs", *SHORT, "--step-time", "5ms", "--json"))
@@ -66,7 +55,7 @@ def test_tars_of_someone_else_can_be_profiled_as_json(run, tmp_path, make_tar, j
         rare(("--batch-size", 4, "--image", "none")),
     ],
 )
-def test_tokenizers_are_metered(run, shards, tokenizer, options):
+def test_tokenizers_are_metered(run, read, shards, tokenizer, options):
     given = ("--tokenizer", tokenizer, *TEXT, *options, "--seconds", 0.3, "--json")
     document = read(run("profile", shards, *given))
     assert document["alone"]["tokenize"]["rate"] > 0
@@ -100,7 +89,6 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards, workers):
         start_new_session=True,
         cwd=Path(datapipe.__file__).parents[1],
     )
-    assert process.stderr is not None
     for line in process.stderr:
         if line.endswith("the loader at work\n"):
             break

@@ -1,21 +1,17 @@
 """What a command cannot do is said in a line: value, cause, remedy. No dataset is written."""
 
 import shlex
-from pathlib import Path
 
 import pytest
-import yaml
 
 import datapipe
-
-LINES = (Path(__file__).parent / "refusals.txt").read_text("utf-8").splitlines()
-REFUSALS = [line.split(" => ") for line in LINES if " => " in line]
+from tests.case_files import cases, table
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     """The files that commands name: raw data, shards, arrays, a tokenizer, modules and mixtures."""
-    folder: Path = tmp_path_factory.mktemp("refusals")
+    folder = tmp_path_factory.mktemp("refusals")
     make_broken(make_folder(folder / "raw", 1))
     datapipe.pack_dataset(raw, folder / "shards", shard_size=16)
     image = datapipe.ImageSpec(size=8)
@@ -30,13 +26,12 @@ def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     (folder / "notes").mkdir()
     (folder / "notes" / "notes.txt").touch()
     (folder / "unfinished" / ".pack").mkdir(parents=True)
-    mixtures = yaml.safe_load((Path(__file__).parent / "mixtures.yaml").read_text("utf-8"))
-    for name, content in mixtures.items():
+    for name, content in table("cli/mixtures").items():
         (folder / f"{name}.yaml").write_text(content)
     return folder
 
 
-@pytest.mark.parametrize(("command", "message"), REFUSALS)
+@pytest.mark.parametrize(("command", "message"), cases("cli/refusals"))
 def test_a_command_says_what_it_cannot_do_and_writes_no_dataset(
     run, folder, monkeypatch, command, message
 ):

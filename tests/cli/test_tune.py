@@ -53,15 +53,10 @@ def test_a_dataset_is_tuned_and_the_result_kept(run, read, shards):
 
 
 @pytest.mark.campaign
-def test_the_report_is_plain_when_piped(shards, tmp_path):
-    options = ["--batch-size", "4", "--image", "32", *QUICK, "--report", str(tmp_path / "r.html")]
-    result = subprocess.run(
-        [sys.executable, "-m", "datapipe", "tune-workers", str(shards), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+def test_the_report_is_plain_when_piped(run, shards, tmp_path):
+    options = ("--batch-size", 4, "--image", 32, *QUICK, "--report", tmp_path / "r.html")
+    result = run("tune-workers", shards, *options)
+    assert result.exit_code == 0, result.stderr
     assert "\x1b" not in result.stdout + result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{shards}: num_workers=")
@@ -131,7 +126,6 @@ def test_ctrl_c_says_what_is_known_and_leaves_no_process(tmp_path, workers):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stderr is not None
     assert "hangs\n" in iter(process.stderr.readline, "")  # behind lines of progress, if it is slow
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
-import yaml
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
@@ -16,10 +14,10 @@ from datapipe.diagnosis.loop_rules import judge
 from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.loader.metrics.meter import Reading, Stage
+from tests.case_files import table
 
 LOOPS, SENTENCES, LOADERS = (
-    yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8"))
-    for name in ("loops", "sentences", "loaders")
+    table(f"diagnosis/{name}") for name in ("loops", "sentences", "loaders")
 )
 
 

@@ -1,13 +1,11 @@
 """The same steps on several ranks: what is exchange, and who is waited for."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from datapipe.diagnosis.rank_times import RankStep, compare_ranks
+from tests.case_files import table
 
-CASES = yaml.safe_load((Path(__file__).parent / "ranks.yaml").read_text("utf-8"))
+CASES = table("diagnosis/ranks")
 
 
 @pytest.mark.parametrize("name", CASES)

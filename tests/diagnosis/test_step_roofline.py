@@ -1,13 +1,11 @@
 """Operators of a step on the roofline of a machine."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from datapipe.diagnosis.step_roofline import Operator, Peaks, fastest, place
+from tests.case_files import table
 
-CASES = yaml.safe_load((Path(__file__).parent / "rooflines.yaml").read_text("utf-8"))
+CASES = table("diagnosis/rooflines")
 PEAKS = Peaks(flops={"float32": 1e12, "bfloat16": 8e12}, bandwidth=1e11, source="table")
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from examples.vlm.measure.profiling import NAMES, Profiling, Stages, operators, stages_of, verdict
 from examples.vlm.model.vlm import Projector, VisionEncoder
@@ -31,26 +32,21 @@ class SlowBackward(torch.autograd.Function):
         return gradients[0]
 
 
-def slow(monkeypatch, part):
-    forward = part.forward
-
-    def call(*arguments):
-        return SlowBackward.apply(forward(*arguments))
-
-    monkeypatch.setattr(part, "forward", call)
-
-
 @pytest.mark.measuring
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     "more", [(), ("--profile-stacks",), ("--recompute", "--precision", "bf16")], ids=str
 )
-def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(shards, tmp_path, monkeypatch, more):
+def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(shards, tmp_path, more):
     reports = {}
     for name, part in {"vision": VisionEncoder, "projector": Projector}.items():
-        with monkeypatch.context() as patch:
-            slow(patch, part)
-            path = tmp_path / f"{name}.json"
+
+        def slow(module, _, layer, part=part):
+            if isinstance(module, part):
+                layer.register_forward_hook(lambda *given: SlowBackward.apply(given[-1]))
+
+        path = tmp_path / f"{name}.json"
+        with register_module_module_registration_hook(slow):
             reports[name] = fit(shards, *PACKED, *STEPS, "--profile", path, *more)
         assert ("layers.py" in path.read_text()) == ("--profile-stacks" in more)
     for name, report in reports.items():

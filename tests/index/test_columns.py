@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 
 import numpy as np
@@ -65,31 +64,33 @@ def test_no_thread_outlives_the_reading_of_an_index(packed):
 
 
 @pytest.fixture
-def nowhere(packed, monkeypatch, tmp_path, deny):
+def nowhere(packed, monkeypatch, temporary, deny):
     """Let neither the dataset's folder nor the user's cache folder be written, even by root."""
     deny(packed)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     shutil.rmtree(packed / "columns")
     return packed
 
 
 def test_columns_go_to_a_temporary_folder_of_the_user_where_nothing_else_can_be_written(
-    nowhere, tmp_path, caplog, monkeypatch
+    nowhere, temporary, caplog, monkeypatch
 ):
-    (tmp_path / "tmp" / "datapipe-12345").mkdir(parents=True)
+    (temporary / "datapipe-12345").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(derived.os, "getuid", lambda: 12345)
         with pytest.raises(DatapipeError, match="nor can /proc/none/datapipe/"):
             open_dataset(nowhere)
     loader = datapipe.make_loader(nowhere, batch_size=2, where="width > 40")
     assert len(list(loader)) == 3
-    home = tmp_path / "tmp" / f"datapipe-{os.getuid()}"
+    home = temporary / f"datapipe-{os.getuid()}"
     assert f"its columns go to {home}" in caplog.text
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_columns_that_can_be_written_nowhere_name_the_folders_and_the_remedy(nowhere, monkeypatch):
+def test_columns_that_can_be_written_nowhere_name_the_folders_and_the_remedy(
+    nowhere, temporary, monkeypatch
+):
+    temporary.rmdir()
     message = f"{nowhere} cannot be written, nor can /proc/none/datapipe/.*set XDG_CACHE_HOME"
     with pytest.raises(DatapipeError, match=message):
         open_dataset(nowhere)

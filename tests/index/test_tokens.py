@@ -275,10 +275,7 @@ def test_parts_that_another_machine_takes_away_are_counted_again(tmp_path, times
         assert len(asked) == 2
 
 
-def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path, monkeypatch):
-    def refused(file, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refused)
+@pytest.mark.usefixtures("without_locks")
+def test_a_file_system_without_locks_is_named_with_what_to_do(tmp_path):
     with pytest.raises(IndexMismatch, match=r"lock: files here cannot be locked \(No locks .*copy"):
         count(tmp_path)

@@ -24,6 +24,7 @@ def monitor(clock):
 
 
 def test_time_is_divided_into_waiting_transfer_step_and_rest(monitor, clock):
+    """In figures, in plain data and in a short table."""
     train(monitor, Batches(clock, 30, wait=0.01), clock, step=0.06, transfer=0.02, rest=0.01)
     report = monitor.report()
     shares = (report.wait_share, report.transfer_share, report.step_share, report.rest_share)
@@ -31,7 +32,11 @@ def test_time_is_divided_into_waiting_transfer_step_and_rest(monitor, clock):
     assert report.step.p50 == pytest.approx(0.06, rel=0.02)
     assert report.wait.p99 == pytest.approx(0.01, rel=0.02)
     assert report.seconds == pytest.approx(0.1 * report.turns)
-    assert report.verdict.kind == "transfer"
+    content = json.loads(json.dumps(report.to_dict()))
+    assert content["wait_share"] == report.wait_share
+    assert content["verdict"]["kind"] == report.verdict.kind == "transfer"
+    assert "waiting for batches  10.0%" in str(report)
+    assert max(map(len, str(report).splitlines())) < 120
 
 
 def test_the_first_batch_and_the_warm_up_are_reported_apart(monitor, clock):
@@ -277,17 +282,6 @@ def test_the_log_warns_once_of_waiting_and_not_of_a_loop_that_hardly_waits(monit
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "data-bound: 20% of the time goes into waiting for batches" in record.message
-
-
-def test_a_report_is_plain_data_and_a_short_table(monitor, clock):
-    train(monitor, Batches(clock, 100, wait=0.02), clock, step=0.08)
-    content = json.loads(json.dumps(monitor.report().to_dict()))
-    assert content["wait_share"] == pytest.approx(0.2)
-    assert content["verdict"]["kind"] == "data"
-    assert content["left_out"]["first"] == 1
-    text = str(monitor.report())
-    assert "waiting for batches  20.0%" in text
-    assert max(map(len, text.splitlines())) < 120
 
 
 def test_options_out_of_range_are_refused(monitor, tmp_path):

@@ -191,49 +191,57 @@ def test_a_driver_that_fails_is_reported_once(caplog):
     assert sampler.usage is None
 
 
+@pytest.fixture
+def torch_has_a_gpu(monkeypatch):
+    """Gives torch a GPU with the number 1, which is busy for so many per cent, or fails."""
+
+    def give(busy):
+        def utilization(device):
+            if isinstance(busy, Exception):
+                raise busy
+            return busy
+
+        for name, answer in {
+            "is_initialized": lambda: True,
+            "current_device": lambda: 1,
+            "get_device_name": lambda device: f"Fake {device}",
+            "mem_get_info": lambda device: (10 + device, 20 + device),
+            "utilization": utilization,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, answer)
+
+    return give
+
+
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("busy", "seen", "said"),
     [
-        (None, None),
-        (ModuleNotFoundError("pynvml"), "pip install 'datapipe-vlm[gpu]'"),
-        (OSError("driver not loaded"), "driver not loaded"),
+        (93, ("Fake 1", (0.93, 10, 21)), ""),
+        (ModuleNotFoundError("pynvml"), None, "pip install 'datapipe-vlm[gpu]'"),
+        (OSError("driver not loaded"), None, "driver not loaded"),
     ],
 )
 def test_torch_is_asked_for_its_current_gpu_and_what_hinders_is_said(
-    monkeypatch, caplog, error, said
+    torch_has_a_gpu, caplog, busy, seen, said
 ):
-    def utilization(device):
-        if error:
-            raise error
-        return 92 + device
-
-    for name, answer in {
-        "is_initialized": lambda: True,
-        "current_device": lambda: 1,
-        "get_device_name": lambda device: f"Fake {device}",
-        "mem_get_info": lambda device: (10 + device, 20 + device),
-        "utilization": utilization,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
+    torch_has_a_gpu(busy)
     found = find_gpu()
-    if error:
-        assert found is None
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert said in caplog.text
-    else:
-        assert (found.name, found.sample()) == ("Fake 1", (0.93, 10, 21))
+    assert (found and (found.name, found.sample())) == seen
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * (found is None)
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(
     ("idle", "busy", "kind"),
     [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
 )
-def test_the_devices_clock_says_whether_waiting_costs(monkeypatch, device, idle, busy, kind):
+def test_the_devices_clock_says_whether_waiting_costs(
+    monkeypatch, torch_has_a_gpu, device, idle, busy, kind
+):
     """The loop waits half of its time on the host."""
     clock = Clock()
-    gpu = SimpleNamespace(name="Fake 1", sample=lambda: (busy, 1 << 30, 4 << 30))
+    torch_has_a_gpu(OSError("no driver") if busy is None else 100 * busy)
     monkeypatch.setattr(session, "current_device", lambda: device)
-    monkeypatch.setattr(session, "find_gpu", lambda: None if busy is None else gpu)
     monitor = datapipe.Monitor(clock=clock)
     for number in monitor(Batches(clock, 60, wait=0.02)):
         device.queued.append(idle)

@@ -66,7 +66,6 @@ def test_the_loaders_threads_have_rows_of_their_own(tmp_path, make_folder):
         assert e["ts"] + e["dur"] >= begin - 1e6
         assert e["ts"] <= end + 1e6
     # The next pass remembers no events any more.
-    assert loader.meter is not None
     assert loader.meter.options.events
     list(monitor(loader))
     assert not loader.meter.options.events

@@ -26,13 +26,10 @@ def test_a_peak_is_never_below_what_a_step_has_reached():
 @pytest.mark.parametrize(("name", "known", "teraflops"), cases("monitor/gpus"))
 def test_a_gpu_is_known_by_its_name(name, known, teraflops):
     found = gpu_peaks(name)
-    assert found is not None
     assert (found.source, found.rate("bfloat16")) == (known, pytest.approx(1e12 * float(teraflops)))
 
 
 def test_float32_on_a_gpu_is_faster_with_rounded_factors():
     exact, rounded = gpu_peaks("NVIDIA A100"), gpu_peaks("NVIDIA A100", tf32=True)
-    assert exact is not None
-    assert rounded is not None
     assert (exact.rate("float32"), rounded.rate("float32")) == (19.5e12, 156e12)
     assert gpu_peaks("NVIDIA A1000") is None

@@ -4,23 +4,22 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
 import datapipe
 from datapipe.diagnosis.step_roofline import Operator
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.step_sample import sample_of
+from tests.case_files import table
 
 from .virtual import is_recorded
 
 MS = 1_000_000
-STEPS = yaml.safe_load((Path(__file__).parent / "steps.yaml").read_text("utf-8"))
+STEPS = table("monitor/steps")
 LONG, SQUARE = torch.ones(1 << 20), torch.ones(256, 256)
 
 

@@ -273,13 +273,10 @@ def test_options_may_change_as_long_as_no_shard_is_finished(tmp_path, raw, whole
     assert contents(out) == whole
 
 
+@pytest.mark.usefixtures("without_locks")
 def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
-    tmp_path, raw, whole, contents, monkeypatch, caplog
+    tmp_path, raw, whole, contents, caplog
 ):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(PackError, match=r"cannot be locked \(.*--no-lock-check if nothing else"):
         pack(raw, tmp_path / "out")
     pack_dataset(raw, tmp_path / "out", shard_size=3, max_rejects=9, lock_check=False)

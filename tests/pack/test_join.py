@@ -72,12 +72,10 @@ def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, cont
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+def test_a_dry_run_counts_the_same_and_leaves_nothing(raw, temporary):
     report = pack_dataset(raw, dry_run=True, join="image_id")
     assert (report.samples, report.rejected) == (3, 0)
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_command_joins_as_the_refusal_says(raw, tmp_path, members):

@@ -1,11 +1,13 @@
 """A small packed dataset of photographs, and loaders of it that do not end."""
 
+from itertools import count
 from typing import Any
 
 import pytest
 
 import datapipe
 from datapipe import ImageSpec
+from datapipe.profile.measure import samples
 
 PHOTOS = 48
 
@@ -25,6 +27,19 @@ def photos(tmp_path_factory, encode, crop):
 
 
 @pytest.fixture
+def delivers(monkeypatch):
+    """Sets how many bytes storage says it has delivered whenever it is asked; None if it cannot."""
+
+    def say(each):
+        said = count()
+        monkeypatch.setattr(
+            samples, "bytes_read", lambda _: {} if each is None else {0: each * next(said)}
+        )
+
+    return say
+
+
+@pytest.fixture(scope="session")
 def endless(photos):
     """Makes loaders of `photos` without an end."""
 

@@ -12,6 +12,7 @@ from datapipe.profile.pipeline import PipelineRun
 
 SECONDS = 10.0
 SAMPLES = 10_000
+CALLER = {"plan": (0.02, 0.02), "collate": (0.1, 0.1)}
 
 
 def stages(parts: Mapping[str, tuple[float, float]]) -> dict[str, Stage]:
@@ -24,7 +25,7 @@ def stages(parts: Mapping[str, tuple[float, float]]) -> dict[str, Stage]:
 
 def run(
     workers: Mapping[str, tuple[float, float]],
-    caller: Mapping[str, tuple[float, float]] | None = None,
+    caller: Mapping[str, tuple[float, float]] = CALLER,
     *,
     count: int = 2,
     idle: float = 0.0,
@@ -35,7 +36,6 @@ def run(
     **usage: Any,
 ) -> PipelineRun:
     """A loader that was watched for ten seconds."""
-    caller = {"plan": (0.02, 0.02), "collate": (0.1, 0.1)} | dict(caller or {})
     used = sum(cpu for parts in (workers, caller) for _, cpu in parts.values())
     given: dict[str, Any] = {"cpu": used, "others": 0.0, "gil": 0.02, "memory": 1, "read": 0}
     return PipelineRun(

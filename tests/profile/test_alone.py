@@ -1,6 +1,5 @@
 """Stages are measured by themselves: those that a loader has, and what goes in and out of them."""
 
-import itertools
 import time
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 import datapipe
 from datapipe import ImageSpec
 from datapipe.decode.dali.graph import installed
-from datapipe.profile.measure import samples as module
 from datapipe.profile.measure.alone import StageCost, measure_alone
 from datapipe.profile.measure.samples import COLD
 
@@ -68,10 +66,9 @@ def test_a_transform_is_a_stage_whose_waiting_takes_no_cpu(endless):
 
 @pytest.mark.parametrize(("delivered", "cold"), [(10**8, True), (0, False), (None, False)])
 def test_cold_reads_are_given_only_where_storage_has_delivered_them(
-    endless, monkeypatch, delivered, cold
+    endless, delivers, delivered, cold
 ):
-    calls = itertools.count()
-    monkeypatch.setattr(module, "delivered", lambda: delivered and delivered * next(calls))
+    delivers(delivered)
     assert (COLD in measured(endless()).stages) == cold
 
 

@@ -1,16 +1,15 @@
 """The stage that is named follows from the figures alone."""
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
 from datapipe.profile.pipeline import find_bottleneck
+from tests.case_files import table
 
 from .figures import run
 
-CASES = yaml.safe_load((Path(__file__).parent / "bottlenecks.yaml").read_text("utf-8"))
+CASES = table("profile/bottlenecks")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -18,7 +17,7 @@ def test_the_exhausted_resource_and_its_stage_are_named(name):
     case = CASES[name]
     paced = run(**case["run"], **case["paced"], step_time=0.1) if "paced" in case else None
     found = find_bottleneck(run(**case["run"]), paced, **case.get("how", {}))
-    named, says = case["said"].split(": ")
+    named, says = case["said"].split(": ", 1)
     assert f"{found.stage} {found.resource}" == named
     assert says in found.reason
     assert "unsaid" not in case or case["unsaid"] not in found.reason

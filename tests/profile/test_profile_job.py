@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from html import unescape
-from typing import Any
 
 import pytest
 
@@ -24,15 +23,9 @@ def profile(make, **options):
 
 
 @pytest.fixture(scope="session")
-def profiled(photos):
+def profiled(endless):
     """Of a usual loader, with the pace of training."""
-
-    def make(**changes):
-        usual: dict[str, Any] = {"batch_size": 8, "epochs": None, "num_workers": 2}
-        image = ImageSpec(size=64, normalize="imagenet")
-        return datapipe.make_loader(photos, **(usual | {"image": image} | changes))
-
-    return profile(make, seconds=0.6, step_time=0.05)
+    return profile(endless, seconds=0.6, step_time=0.05)
 
 
 @pytest.fixture
@@ -129,19 +122,6 @@ def test_three_samples_without_images_can_be_profiled(tmp_path, make_llava):
     assert "of 3 in my/shards" in profile_text(done)
     assert done.forecast.alone.images == 0
     assert "decode kernels" not in done.forecast.roofline.ceilings
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seconds": 0.0}, "seconds 0.0"),
-        ({"seconds": float("nan")}, "seconds nan"),
-        ({"step_time": -1.0}, "step_time -1.0"),
-    ],
-)
-def test_impossible_times_are_refused(endless, options, message):
-    with pytest.raises(PlanError, match=message):
-        profile(endless, **options)
 
 
 def test_a_loader_that_ends_too_early_is_refused(endless):

@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-import yaml
 
 from datapipe.profile.model import SampleCost, Setup, predict, repairmen
+from tests.case_files import table
 
-RATES = yaml.safe_load((Path(__file__).parent / "rates.yaml").read_text("utf-8"))
+RATES = table("profile/rates")
 FOUR = Setup(workers=4, cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
 COST = SampleCost(cpu={"read": 0.001, "decode": 0.003}, caller_cpu={"collate": 0.0001})
 

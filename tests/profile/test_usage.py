@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from datapipe.cpus import available_cpus
-from datapipe.profile.measure.usage import UsageMeter, bytes_read, own_tree
+from datapipe.profile.measure.usage import UsageMeter
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.campaign  # measures real time
@@ -57,7 +57,6 @@ def started(program, *arguments):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    assert process.stdout is not None
     process.stdout.readline()
     return process
 
@@ -129,7 +128,6 @@ def test_memory_is_that_of_the_whole_tree_at_its_peak_and_counts_once(tmp_path, 
 )
 def test_the_interpreters_lock_is_seen_where_python_code_holds_it(work, threads, least, most):
     usage = during(work, threads=threads, probe_gil=True)
-    assert usage.gil is not None
     assert least <= usage.gil < most
 
 
@@ -138,9 +136,7 @@ def test_bytes_from_storage_are_counted_and_those_from_the_cache_are_not(tmp_pat
     file = tmp_path / "data"
     file.write_bytes(b"1" * (8 << 20))
     cached = during(file.read_bytes)
-    assert cached.read is not None
     assert cached.read < 8 << 20
-    assert sum(bytes_read(own_tree()).values()) >= 0
 
 
 def test_no_thread_stays():

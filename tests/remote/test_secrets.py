@@ -3,6 +3,7 @@
 import json
 import os
 
+import fsspec
 import pytest
 
 import datapipe
@@ -31,7 +32,7 @@ def test_the_command_finds_endpoint_and_credentials_by_itself(run, packing, prox
 
 
 def test_secrets_are_in_no_output_and_no_file(run, packing, proxy, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("fsspec.config.conf", {})
+    monkeypatch.setitem(fsspec.config.conf, "s3", {})
     monkeypatch.setenv("FSSPEC_S3", "{}")
     monkeypatch.setenv("FSSPEC_S3_KEY", "another")  # the option goes before
     caplog.set_level("INFO")

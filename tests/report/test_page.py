@@ -9,6 +9,7 @@ from datapipe.errors import DatapipeError
 from datapipe.report.charts import plot
 from datapipe.report.page import Page
 from datapipe.report.table import time_text
+from datapipe.report.trace import write_trace
 
 
 class Outline(HTMLParser):
@@ -79,13 +80,14 @@ def test_equal_reports_are_equal_files(tmp_path):
     assert len(texts) == 1
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path):
-    (tmp_path / "page.html").mkdir()
-    with pytest.raises(DatapipeError, match=r"page\.html cannot be written: Is a directory"):
-        Page("t").save(tmp_path / "page.html")
-    with pytest.raises(DatapipeError, match=r"missing/page\.html cannot be written: No such file"):
-        Page("t").save(tmp_path / "missing" / "page.html")
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+@pytest.mark.parametrize("write", [Page("t").save, lambda path: write_trace(path, [])])
+def test_a_report_or_trace_that_cannot_be_written_leaves_nothing_behind(write, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(DatapipeError, match="taken cannot be written: Is a directory"):
+        write(tmp_path / "taken")
+    with pytest.raises(DatapipeError, match="missing/page cannot be written: No such file"):
+        write(tmp_path / "missing" / "page")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_times_are_said_as_people_say_them():

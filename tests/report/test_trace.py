@@ -2,9 +2,6 @@
 
 import json
 
-import pytest
-
-import datapipe
 from datapipe.report.trace import write_trace
 
 EVENTS = [
@@ -35,15 +32,6 @@ def test_a_trace_of_nothing_is_one_that_opens(tmp_path):
     assert read(tmp_path / "trace.json") == []
 
 
-def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path):
-    with pytest.raises(datapipe.DatapipeError, match=r"missing/trace\.json cannot be written: No"):
-        write_trace(tmp_path / "missing" / "trace.json", EVENTS)
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(datapipe.DatapipeError, match="cannot be written"):
-        write_trace(tmp_path / "taken", EVENTS)
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 def test_events_are_moved_to_the_profilers_clock(tmp_path):
     theirs = [
         {"ph": "X", "name": "marker", "ts": 7_000.0, "dur": 1, "pid": 12, "tid": 12},
@@ -56,19 +44,13 @@ def test_events_are_moved_to_the_profilers_clock(tmp_path):
     assert merged["schemaVersion"] == 1
     assert merged["traceEvents"][:2] == theirs
     ours = {e["name"]: e for e in merged["traceEvents"][2:] if e["ph"] == "X"}
-    assert {name: e["ts"] for name, e in ours.items()} == {
-        "wait": 7_001.0,
-        "decode": 7_101.5,
-        "step": 7_201.0,
-    }
+    times = {name: e["ts"] for name, e in ours.items()}
+    assert times == {"wait": 7_001.0, "decode": 7_101.5, "step": 7_201.0}
     assert {e["pid"] for e in ours.values()}.isdisjoint({12})
 
 
 def test_without_a_common_moment_the_profilers_events_are_left_out(tmp_path):
     document = {"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1.0, "dur": 2}]}
     write_trace(tmp_path / "trace.json", EVENTS, recorded=document, marker="marker")
-    assert {e["name"] for e in read(tmp_path / "trace.json") if e["ph"] == "X"} == {
-        "wait",
-        "decode",
-        "step",
-    }
+    drawn = [e["name"] for e in read(tmp_path / "trace.json") if e["ph"] == "X"]
+    assert drawn == ["wait", "decode", "step"]

@@ -1,13 +1,12 @@
 """A hundred sweeps with known answers: kinds of loaders, noise, drift, budgets."""
 
 import random
-from pathlib import Path
 
-import yaml
+from tests.case_files import table
 
 from .synthetic import Case, Drift, Machine, decline, intruder, steady, wander, wave
 
-MACHINES = yaml.safe_load((Path(__file__).parent / "machines.yaml").read_text("utf-8"))
+MACHINES = table("tune/machines")
 
 
 def drifts(seed: int) -> tuple[Drift, ...]:

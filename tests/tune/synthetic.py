@@ -9,7 +9,7 @@ batches in hand, none of which is begun before another was taken.
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -70,8 +70,7 @@ class Machine:
     kind: str = "cpu"
     share: float = 2.0  # how many of it there are: cores, or workers that a bus or disk can serve
     noise: float = 0.1  # of the work of a batch: standard deviation of its logarithm
-    stragglers: float = 0.0  # share of the batches that take `slow` times as long
-    slow: float = 5.0
+    stragglers: float = 0.0  # share of the batches that take five times as long
     startup: float = 0.02  # seconds until the first worker begins
     each: float = 0.0  # seconds that each further worker takes to start
     handover: float = 0.0003  # seconds of the caller for a batch that a worker made
@@ -127,7 +126,7 @@ class Loader:
         """Seconds for the next batch."""
         machine = self.machine
         work = machine.work * self.random.lognormvariate(-(machine.noise**2) / 2, machine.noise)
-        return work * (machine.slow if self.random.random() < machine.stragglers else 1.0)
+        return work * (5 if self.random.random() < machine.stragglers else 1.0)
 
     def _alone(self) -> Iterator[int]:
         for number in itertools.islice(itertools.count(), self.machine.length):
@@ -255,26 +254,19 @@ def true_waiting(machine: Machine, workers: int, ahead: int | None, step: float)
     return waited / seconds
 
 
-def is_right(
-    case: Case,
-    workers: int,
-    ahead: int | None,
-    *,
-    margin: float = 0.03,
-    settings: Sequence[tuple[int, int | None]] = SETTINGS,
-) -> bool:
-    """Whether a choice among `settings`, smallest first, is the smallest that is good enough.
+def is_right(case: Case, workers: int, ahead: int | None) -> bool:
+    """Whether a choice among `SETTINGS` is the smallest that is good enough.
 
     Where the truth is within half the margin of the margin, either side is accepted.
     """
-    smaller = settings[: settings.index((workers, ahead))]
+    smaller = SETTINGS[: SETTINGS.index((workers, ahead))]
     if case.step is None:
-        rates = {setting: true_rate(case.machine, *setting) for setting in settings}
-        best = max(rates.values())
+        rates = {setting: true_rate(case.machine, *setting) for setting in SETTINGS}
+        best, margin = max(rates.values()), 0.03
         enough = rates[workers, ahead] >= best * (1 - 1.5 * margin)
         return enough and all(rates[setting] < best * (1 - margin / 2) for setting in smaller)
     most = 0.01
-    waits = {setting: true_waiting(case.machine, *setting, case.step) for setting in settings}
+    waits = {setting: true_waiting(case.machine, *setting, case.step) for setting in SETTINGS}
     least, waiting = min(waits.values()), waits[workers, ahead]
     if any(waits[setting] <= most / 2 for setting in smaller):
         return False

@@ -1,14 +1,13 @@
 """The batches of a trial that count."""
 
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
-import yaml
 
 from datapipe.tune.trial import Arrivals, bounds, count
+from tests.case_files import table
 
-CASES = yaml.safe_load((Path(__file__).parent / "arrivals.yaml").read_text("utf-8"))
+CASES = table("tune/arrivals")
 
 
 @pytest.mark.parametrize("name", CASES)

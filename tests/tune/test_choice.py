@@ -1,14 +1,12 @@
 """Rates are compared within rounds: drift cancels, and a spoiled trial hardly counts."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from datapipe.tune.choice import choose, fastest, is_flat, ratio, settled
 from datapipe.tune.setting import Setting
+from tests.case_files import table
 
-CASES = yaml.safe_load((Path(__file__).parent / "choice.yaml").read_text("utf-8"))
+CASES = table("tune/choice")
 SETTINGS = {number: Setting(num_workers=number, prefetch_factor=2) for number in (1, 2, 4)}
 ALL = list(SETTINGS.values())
 

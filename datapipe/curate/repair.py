@@ -104,9 +104,9 @@ def repair_dataset(
         output: options of the new shards.
 
     Raises:
-        PackError: both or none of `out` and `in_place` are given, no sample is left, a shard is
-            damaged or has no checksums and cannot be repaired in place, or the output belongs to
-            something else.
+        PackError: both or none of `out` and `in_place` are given, `output` is to be a view, no
+            sample is left, a shard is damaged or has no checksums and cannot be repaired in place,
+            or the output belongs to something else.
         IndexMismatch: no dataset is there, or its pack was not finished.
         StoreError: a server does not answer.
 
@@ -121,6 +121,8 @@ def repair_dataset(
             "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
             "(in_place=True), which rebuilds lost indexes in place"
         )
+    if output.view:
+        raise PackError("a repaired dataset has shards of its own; leave view out of `output`")
     located = locate(dataset)
     if located.manifest is not None and located.manifest.arrays is not None:
         raise PackError(f"{dataset} holds arrays; convert the shards again into a new folder")

@@ -135,6 +135,12 @@ def test_a_view_whose_index_is_lost_gets_no_samples_that_it_left_out(whole, tmp_
     assert datapipe.diff_datasets(view, out).only_b == 0
 
 
+def test_a_repaired_dataset_is_no_view(whole, tmp_path):
+    with pytest.raises(PackError, match="shards of its own; leave view out"):
+        datapipe.repair_dataset(whole.folder, tmp_path / "out", output=CopySpec(view=True))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_lost_manifest_is_made_again(harmed, whole):
     (harmed / "dataset.json").write_text("{")
     report = datapipe.repair_dataset(harmed, in_place=True)

@@ -16,6 +16,7 @@ from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, shown
 from datapipe.inspect.findings import Finding, VerifyReport, by_file
+from datapipe.inspect.member_table import ONLY_INDEX
 from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
 from datapipe.report.table import counted
@@ -105,6 +106,11 @@ def next_step(report: VerifyReport) -> str:
         return (
             "restore these files from a copy; without one, `datapipe repair "
             f"{name} NEW_FOLDER` copies the intact samples, and lists the inputs to pack again"
+        )
+    if any(finding.problem.endswith(ONLY_INDEX) for finding in report.findings):
+        return (
+            "restore these files from a copy, or make the view again; `datapipe repair "
+            f"{name} NEW_FOLDER` copies its other samples"
         )
     if any(file.endswith((".parquet", ".json")) and "/" not in file for file in files):
         return (

@@ -49,6 +49,11 @@ def merge_datasets(
         raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
     if prefixes and output.renumber:
         raise PackError("prefixes extend the keys of samples, renumber replaces them; give one")
+    if dotted := [prefix for prefix in prefixes if "." in prefix]:
+        raise PackError(
+            f"prefix {dotted[0]!r}: a key ends at its first dot for readers of tars, which would "
+            "take all samples for one; give a text without dots"
+        )
     opened = [open_source(path, out) for path in datasets]
     chosen = [
         Chosen(dataset=dataset, samples=np.arange(len(dataset), dtype=np.int64), prefix=prefix)

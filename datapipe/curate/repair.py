@@ -39,6 +39,7 @@ from datapipe.inspect.block_check import check_columns, check_tokens
 from datapipe.inspect.field_check import check_fields
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
+from datapipe.inspect.member_table import ONLY_INDEX
 from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
@@ -103,9 +104,9 @@ def repair_dataset(
         output: options of the new shards.
 
     Raises:
-        PackError: both or none of `out` and `in_place` are given, no sample is left, a shard is
-            damaged or has no checksums and cannot be repaired in place, or the output belongs to
-            something else.
+        PackError: both or none of `out` and `in_place` are given, `output` is to be a view, no
+            sample is left, a shard is damaged or has no checksums and cannot be repaired in place,
+            or the output belongs to something else.
         IndexMismatch: no dataset is there, or its pack was not finished.
         StoreError: a server does not answer.
 
@@ -120,6 +121,8 @@ def repair_dataset(
             "give either OUT (out=), a new folder for the repaired dataset, or --in-place "
             "(in_place=True), which rebuilds lost indexes in place"
         )
+    if output.view:
+        raise PackError("a repaired dataset has shards of its own; leave view out of `output`")
     located = locate(dataset)
     if located.manifest is not None and located.manifest.arrays is not None:
         raise PackError(f"{dataset} holds arrays; convert the shards again into a new folder")
@@ -192,12 +195,17 @@ class _DatasetSalvage:
         digest = write_index(self._spooled(number), table)
         # The manifest vouches for an index that is made again as it was.
         if not salvaged.has_checksums and digest != entry.index_sha256:
-            self.without_checksum += len(table)
-            if not self.unchecked:
+            left_out = not self.unchecked or self.located.is_view
+            if self.located.is_view:
+                problem = f"is lost or damaged, and {ONLY_INDEX}"
+                self.lost.append(Finding(file=entry.index, problem=problem))
+            else:
+                self.without_checksum += len(table)
                 self.lost += [
                     Finding(file=entry.name, key=key, problem=_NO_CHECKSUM)
-                    for key in table["key"].to_pylist()
+                    for key in (table["key"].to_pylist() if left_out else ())
                 ]
+            if left_out:
                 table = table.slice(0, 0)
                 digest = write_index(self._spooled(number), table)
         self._digests.append(digest)

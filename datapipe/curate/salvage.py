@@ -63,9 +63,8 @@ def salvage_shard(
             return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
         if members is None:
             return _scanned(entry.name, file)
-        check = MemberCheck(
-            file=file, members=members, found=found, deep=False, tell=tell, own=located.own
-        )
+        how: Any = {"deep": False, "tell": tell, "own": located.own, "is_view": located.is_view}
+        check = MemberCheck(file=file, members=members, found=found, **how)
         check.run()
         is_trusted = bool(entry.index_sha256)
         offsets = members.offset.copy()
@@ -100,7 +99,7 @@ def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
     for number in np.flatnonzero(~check.is_right).tolist():
         size = int(members.size[number])
         for member in by_size.get(size, ()):
-            if has_name(member.name, members, number, check.own) and (
+            if has_name(member.name, check, number) and (
                 scanner.checksum(member) == members.crc32[number]
             ):
                 offsets[number] = member.offset
@@ -108,7 +107,7 @@ def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
                 break
     for number in np.flatnonzero(check.is_right).tolist() if check_names else ():
         name = names.get((int(offsets[number]), int(members.size[number])), "")
-        if not has_name(name, members, number, check.own):
+        if not has_name(name, check, number):
             check.add(number, f"its header calls it {name!r}")
 
 

@@ -109,7 +109,7 @@ def _listed(given: str | PathLike[str] | Sequence[str]) -> list[str]:
             raise PackError("keys is empty; give a list of keys, or a text file")
         return list(given)
     try:
-        lines = Path(given).read_text("utf-8").splitlines()
+        lines = Path(given).read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise PackError(

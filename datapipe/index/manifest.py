@@ -86,6 +86,11 @@ class Manifest:
         return not self.parts
 
     @property
+    def is_view(self) -> bool:
+        """True if the shards are those of other datasets, and have samples that are not in it."""
+        return self.arrays is None and any(part.options.get("view") for part in self.parts)
+
+    @property
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 

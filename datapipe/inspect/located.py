@@ -38,6 +38,7 @@ class DatasetFiles:
     entries: tuple[Shard, ...]  # from the manifest, or else from what is there
     # True if datapipe wrote the shards, all of whose members are in the index
     own: bool
+    is_view: bool = False  # its index names shards of other datasets
     findings: list[Finding] = field(default_factory=list)  # about the manifest and names of shards
     notes: list[str] = field(default_factory=list)
 
@@ -90,7 +91,7 @@ def _located(
     title: str, shards: Source, index: Source, names_of: Callable[[], list[str]]
 ) -> DatasetFiles:
     content = index.read(MANIFEST)
-    manifest, findings, notes = None, [], []
+    manifest, findings, notes, is_view = None, [], [], False
     if content is None:
         findings.append(Finding(file=MANIFEST, problem="is missing"))
     else:
@@ -102,7 +103,7 @@ def _located(
     tars = [name for name in names_of() if name.endswith(".tar")]
     if manifest is not None:
         entries = manifest.shards
-        is_view = any(part.options.get("view") for part in manifest.parts)
+        is_view = manifest.is_view
         own = not manifest.foreign and not is_view
         more = sorted(set(tars) - {shard.name for shard in entries})
         if more and manifest.arrays is None and not is_view:
@@ -136,6 +137,7 @@ def _located(
         manifest=manifest,
         entries=entries,
         own=own,
+        is_view=is_view,
         findings=findings,
         notes=notes,
     )

@@ -22,6 +22,9 @@ from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.sources import read_failure
 from datapipe.pack.writers.ustar import MAX_NAME
 
+ONLY_INDEX = "nothing else says which samples of its shard are in the view; make the view again"
+"""End of the problem of an index that cannot be made from its shard."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemberTable:
@@ -159,6 +162,7 @@ def read_members(
     elif problem:
         members = None
         problem += f", so the bytes of {entry.name} cannot be checked"
+        problem += f", and {ONLY_INDEX}" if located.is_view else ""
     if problem:
         found.append(Finding(file=entry.index, problem=problem))
     return members, found

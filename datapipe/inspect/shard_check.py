@@ -76,6 +76,7 @@ class MemberCheck:
     deep: bool
     tell: Tell
     own: bool = True
+    is_view: bool = False  # whose keys may be others than those in the tar
     lead: int = BLOCK
     origin: int = 0
     # Of each member: True if its data is right, if padding and a plain header are all before it
@@ -272,7 +273,7 @@ def _walk(check: MemberCheck, place: Path) -> None:
                     found.add("is not in the index", member=member.name, **where)
                 continue
             walked.add(number)
-            if check.is_right[number] and not has_name(member.name, table, number, check.own):
+            if check.is_right[number] and not has_name(member.name, check, number):
                 check.add(
                     number, f"its header calls it {member.name!r}", **_header_of(table, number)
                 )
@@ -322,13 +323,14 @@ def _has_header(check: MemberCheck, number: int) -> bool:
     return header_size(bytes(block)) == size
 
 
-def has_name(name: str, table: MemberTable, number: int, own: bool) -> bool:
+def has_name(name: str, check: MemberCheck, number: int) -> bool:
     """Return whether the name of a member in the tar is the one in the index."""
+    table = check.members
     if name == table.name(number):
         return True
-    ext = table.exts[number]
-    key = table.keys[int(table.sample[number])]
-    return not own and split_name(name) in ((key, ext), (key, ext.rpartition(".")[0]))
+    stated, ext = split_name(name) or ("", ""), table.exts[number]
+    key = stated[0] if check.is_view else table.keys[int(table.sample[number])]
+    return not check.own and stated in ((key, ext), (key, ext.rpartition(".")[0]))
 
 
 def _overlaps(start: int, stop: int, other: int | None, end: int | None) -> bool:

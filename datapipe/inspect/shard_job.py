@@ -67,6 +67,7 @@ class ShardJob:
 
     def _check(self, file: OpenFile, members: MemberTable, found: FileFindings) -> MemberCheck:
         how: Any = {"deep": self._deep, "tell": self._tell, "own": self._located.own}
+        how["is_view"] = self._located.is_view
         check = MemberCheck(file=file, members=members, found=found, **how)
         assert self._flags is not None
         check.is_right, check.is_plain = self._flags

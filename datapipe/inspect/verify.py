@@ -121,7 +121,10 @@ def verify_dataset(
             run.stop.set()  # after an interrupt, shards in progress are given up
     unindexed = sum(file.unindexed for file in files)
     if unindexed and not located.own and all(entry.index for entry in located.entries):
-        notes.append(f"{unindexed:,} members belong to no sample; only their headers were checked")
+        of_view = " of the view" if located.is_view else ""
+        notes.append(
+            f"{unindexed:,} members belong to no sample{of_view}; only their headers were checked"
+        )
     if deep and columns is not None and manifest is not None and home is not None:
         harmed = {finding.file for finding in findings}
         whole = [n for n, entry in enumerate(located.entries) if entry.name not in harmed]

@@ -12,6 +12,7 @@ import pytest
 
 import datapipe
 from datapipe import CopySpec
+from datapipe.cli.verify import next_step
 from datapipe.errors import PackError
 from tests.flipping import flip
 from tests.inspect.damage import KINDS, WAYS, harm, original
@@ -108,6 +109,31 @@ def test_lost_indexes_are_made_again_as_they_were(originals, tmp_path):
         assert report.remade == (index.name,)
         assert datapipe.verify_dataset(folder).is_whole
         assert original(folder).files == whole.files
+
+
+def test_a_view_whose_index_is_lost_gets_no_samples_that_it_left_out(whole, tmp_path):
+    view, out = tmp_path / "view", tmp_path / "out"
+    options = {"where": "key != '000000001'", "output": CopySpec(view=True)}
+    datapipe.select_samples(whole.restore(tmp_path / "shards"), view, **options)
+    index = view / "shard-000000.parquet"
+    content = index.read_bytes()
+    index.unlink()
+    shutil.rmtree(view / "columns")
+    assert "make the view again; `datapipe repair" in next_step(datapipe.verify_dataset(view))
+    with pytest.raises(PackError, match=r"shard-000000\.parquet: .*the view again; nothing was"):
+        datapipe.repair_dataset(view, in_place=True, unchecked=True)
+    report = datapipe.repair_dataset(view, out, unchecked=True)
+    assert (report.samples, report.without_checksum, len(report.lost)) == (8, 0, 1)
+    index.write_bytes(content)
+    note = "2 members belong to no sample of the view; only their headers were checked"
+    assert datapipe.verify_dataset(view).notes == (note,)
+    assert datapipe.diff_datasets(view, out).only_b == 0
+
+
+def test_a_repaired_dataset_is_no_view(whole, tmp_path):
+    with pytest.raises(PackError, match="shards of its own; leave view out"):
+        datapipe.repair_dataset(whole.folder, tmp_path / "out", output=CopySpec(view=True))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_lost_manifest_is_made_again(harmed, whole):

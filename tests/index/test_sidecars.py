@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from datapipe import pack_dataset
+from datapipe import CopySpec, pack_dataset, select_samples
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import read_manifest
 from datapipe.index.sidecars import KINDS, parse_sidecars, write_sidecars
@@ -43,6 +43,18 @@ def test_kinds_are_listed_with_commas():
     for kinds in ("dali,idx", "DALI"):
         with pytest.raises(IndexMismatch, match=r"'(idx|DALI)'; choose from dali, wids, energon"):
             parse_sidecars(kinds)
+
+
+def test_those_of_a_view_are_refused_as_they_would_replace_those_of_its_source(packed, tmp_path):
+    before = sidecars(packed, *KINDS)
+    output = CopySpec(view=True)
+    select_samples(packed, tmp_path / "view", where="key != '000000001'", output=output)
+    for kind in KINDS:
+        with pytest.raises(IndexMismatch, match=r"is a view.*`datapipe select`, without --view"):
+            sidecars(tmp_path / "view", kind)
+    assert {name: (packed / name).read_bytes() for name in before} == before
+    assert sidecars(tmp_path / "view") == {}
+    select_samples(tmp_path / "view", tmp_path / "shards", output=CopySpec(sidecars="dali"))
 
 
 def test_energon_gets_the_place_of_every_sample(packed):

@@ -1,6 +1,5 @@
 """Token counts are beside the index: counted by one process at a time, read back and summed up."""
 
-import errno
 import fcntl
 import logging
 import os

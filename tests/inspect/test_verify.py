@@ -110,6 +110,19 @@ def test_a_header_of_another_member_is_damage_though_its_checksum_is_right(
     assert not datapipe.verify_dataset(folder).is_whole
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_with_keys_of_its_own_is_whole_or_damaged_as_its_shards_are(
+    kind, originals, tmp_path
+):
+    whole, view = originals[kind].restore(tmp_path / "harmed"), tmp_path / "view"
+    datapipe.merge_datasets([whole], view, prefixes=["a-"], output=datapipe.CopySpec(view=True))
+    assert datapipe.verify_dataset(view, deep=True).findings == ()
+    first = originals[kind].samples[0]
+    damaged_file(whole, first.shard, first.spans[0][0] - 200)  # in its header
+    found = datapipe.verify_dataset(view).findings
+    assert [finding.key for finding in found] == [f"a-{first.key}"]
+
+
 def found_in(folder, **options):
     return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
 

@@ -1,5 +1,6 @@
 """Data that no reader takes is named, with a remedy."""
 
+import gzip
 import json
 import re
 import shlex
@@ -43,14 +44,25 @@ def test_records_in_another_encoding_are_named_with_the_remedy(images, place):
         ("all.jsonl", '{"key": "0", "said": "A dog"}\n{"key": "1", "said": "Two cats"}\n', "A dog"),
     ],
 )
-def test_a_table_whose_ids_name_the_images_says_how_to_take_it(images, name, content, text):
-    (images / name).write_text(content)
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_a_table_whose_ids_name_the_images_says_how_to_take_it(
+    images, name, content, text, gzipped
+):
+    path = images / f"{name}.gz" if gzipped else images / name
+    path.write_bytes(gzip.compress(content.encode()) if gzipped else content.encode())
     with pytest.raises(PackError, match=r"names images or tells of them") as caught:
         choose_reader(images)
     options = ReadOptions(**remedy(caught.value))
     first, _ = read_all(choose_reader(images, "table", options), images, options)
     assert first.caption == text
     assert first.images[0].blob.read()
+
+
+def test_records_whose_gzip_is_cut_off_are_named(images):
+    lines = "".join(f'{{"image": "images/{n}.jpg", "text": "{n}"}}\n' for n in range(2))
+    (images / "all.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-12])
+    with pytest.raises(PackError, match=r"all\.jsonl\.gz is damaged .*ended before.*download"):
+        choose_reader(images)
 
 
 def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):

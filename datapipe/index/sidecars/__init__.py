@@ -51,9 +51,14 @@ def write_sidecars(
     `home` has the Parquet indexes; by default it is `folder`.
 
     Raises `IndexMismatch` if an index is missing or not that of the manifest, a reader cannot be
-    told of a member, or `folder` cannot be written; `StoreError` if a foreign tar is
-    missing or damaged.
+    told of a member, `folder` cannot be written, or it holds a view, whose sidecars would replace
+    those of its source; `StoreError` if a foreign tar is missing or damaged.
     """
+    if kinds and manifest.is_view:
+        raise IndexMismatch(
+            f"{folder} is a view, and sidecars would describe the shards of its source as if they "
+            "had no other samples; make shards of it with `datapipe select`, without --view"
+        )
     sidecars = [_SIDECARS[kind](folder) for kind in sorted(set(kinds))]
     written = []
     try:

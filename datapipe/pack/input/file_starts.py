@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -32,6 +34,16 @@ def start_of(path: str | os.PathLike[str], most: int = _START) -> bytes:
         os.close(descriptor)
 
 
+def start_of_text(path: Path) -> bytes:
+    """Return the first bytes of a text or of records, unpacked if they are gzip."""
+    start = start_of(path)
+    if path.suffix.lower() != ".gz":
+        return start
+    with suppress(zlib.error):
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _START)
+    return b""
+
+
 def are_names_alone(start: bytes) -> bool:
     """Return whether a text is nothing but names of images, as split lists are; by its start."""
     lines = start.splitlines()[:_LINES]
@@ -40,7 +52,7 @@ def are_names_alone(start: bytes) -> bool:
 
 def seems_records(path: Path) -> bool:
     """Return whether a JSON file is no sidecar but holds records: an array, lines or COCO."""
-    start = start_of(path).lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = start_of_text(path).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"["):
         return re.match(rb"\[\s*\{", start) is not None
     return b'"annotations"' in start or b'"images"' in start or b"}\n{" in start

@@ -21,7 +21,7 @@ from datapipe.pack.input.file_kinds import (
     medium_of,
     split_extension,
 )
-from datapipe.pack.input.file_starts import are_names_alone, seems_records, start_of
+from datapipe.pack.input.file_starts import are_names_alone, seems_records, start_of_text
 from datapipe.pack.input.listing import Listing
 from datapipe.pack.input.raw_sample import RawSample, Reject, printable
 from datapipe.pack.input.survey import Survey
@@ -120,7 +120,7 @@ def _texts_of_none(
     for paths in alike[:_PROBES]:
         texts = []
         for path in paths[:_OF_A_KIND]:
-            start, kind = start_of(path), kind_of(path)
+            start, kind = start_of_text(path), kind_of(path)
             # Records in another encoding are to be named too.
             if not start.strip() or not (kind or (is_text(start) and not are_names_alone(start))):
                 continue
@@ -155,7 +155,7 @@ def _has_words(start: bytes, stems: set[str]) -> bool:
 
 def _count_lines(path: Path) -> float:
     """Estimate how many lines a text has, by its start; of JSON, how many objects are in it."""
-    start = start_of(path)
+    start = start_of_text(path)
     lines = sum(1 for line in start.splitlines() if line.strip())
     if kind_of(path) == "json":
         lines = max(start.count(b"{") - 1, 1)

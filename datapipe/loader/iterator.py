@@ -164,7 +164,7 @@ class LoaderIterator(Iterator[Batch]):
 
 
 _OF_IMAGES = (
-    *(PIXELS, "image_grid_thw", "image_sizes"),
+    *(PIXELS, "image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
     *(VIDEO_PIXELS, "video_grid_thw", "second_per_grid_ts"),
 )
 

@@ -92,15 +92,27 @@ def test_a_batch_has_the_chosen_rows_then_the_rejected_ones_and_images_of_each(
             "per-tile",
             "image_sizes",
         ),
+        (
+            ImageSpec(
+                resize="tiles",
+                size=28,
+                grids=((28, 56), (56, 28)),
+                patch=14,
+                pad_several=(127, 127, 127),
+            ),
+            "per-tile",
+            "batch_num_images",
+        ),
+        (ImageSpec(resize="budget", tokens=4, patch=8, merge=2), "native", "image_position_ids"),
     ],
-    ids=["native", "tiles"],
+    ids=["native", "tiles", "one_tile", "budget"],
 )
 def test_images_of_their_own_size_are_repeated_with_sizes_and_positions(load, image, tokens, sizes):
     batch = next(iter(load(image=image, spec={"image_tokens": tokens})))
     half = batch["pixel_values"].shape[0] // 2
     assert torch.equal(batch["pixel_values"][:half], batch["pixel_values"][half:])
     assert torch.equal(batch[sizes][:3], batch[sizes][3:])
-    if tokens == "native":
+    if sizes == "image_grid_thw":
         assert 2 * half == int(batch[sizes].prod(dim=1).sum())
         length = int((batch["input_ids"] == 3)[0].nonzero().max()) + 1
         positions = batch["position_ids"]

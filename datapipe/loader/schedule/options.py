@@ -18,7 +18,8 @@ BATCH_KEYS = frozenset(
     {
         *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-        *("image_grid_thw", "image_sizes"),
+        *("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
+        *("token_type_ids", "mm_token_type_ids", "use_cache"),
         *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
     }
 )

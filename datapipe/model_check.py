@@ -15,6 +15,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.loader.make_loader import make_loader
+from datapipe.loader.schedule.options import IMAGE_KEYS, TYPE_KEYS
 from datapipe.models.families import Model, specs_for
 from datapipe.models.files import open_checkpoint
 from datapipe.text.encode import SampleText, TextEncoder
@@ -27,11 +28,7 @@ _SHARE = 1e-3
 """Share of the values of a sample that may differ by more."""
 _NESTED = 5  # axes of pixel_values with one in front, for the tiles of Idefics 3
 _BESIDE = 4  # tokens shown on each side of the first that differs
-_FACTS = (
-    *("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
-    *("video_grid_thw", "second_per_grid_ts"),
-    *("token_type_ids", "mm_token_type_ids"),
-)
+_FACTS = tuple(name for name in (*IMAGE_KEYS, *TYPE_KEYS) if not name.startswith("pixel_values"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,15 +17,10 @@ from torch.utils.data import get_worker_info
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.device.prefetcher import (
-    NESTED,
-    PIXELS,
-    VIDEO_PIXELS,
-    DevicePrefetcher,
-    Sent,
-)
+from datapipe.loader.device.prefetcher import NESTED, PIXELS, DevicePrefetcher, Sent
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.peers import Peers
+from datapipe.loader.schedule.options import IMAGE_KEYS
 from datapipe.loader.workers.job_source import Executor, FinishedJob
 
 P = ParamSpec("P")
@@ -163,19 +158,13 @@ class LoaderIterator(Iterator[Batch]):
         self.executor.close()
 
 
-_OF_IMAGES = (
-    *(PIXELS, "image_grid_thw", "image_sizes"),
-    *(VIDEO_PIXELS, "video_grid_thw", "second_per_grid_ts"),
-)
-
-
 def _repeat_images(batch: Batch) -> Batch:
     """Return a batch with the images of all chosen rows, and again for all rejected ones.
 
     They are decoded, and copied to a device, once.
     """
     repeated = {}
-    for name in _OF_IMAGES:
+    for name in IMAGE_KEYS:
         values = batch.get(name)
         if isinstance(values, Tensor):
             axis = 1 if name == PIXELS and values.ndim == NESTED else 0

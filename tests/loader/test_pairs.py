@@ -19,6 +19,7 @@ from .pair_rows import LAYOUTS, assistant, loader_of, pack, row, said, user
 
 PAIRS = 11
 TOKENS = 6  # of an image
+TILES = {"resize": "tiles", "size": 28, "grids": ((28, 56),), "patch": 14}
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
 
 
@@ -80,9 +81,11 @@ def test_a_batch_has_the_chosen_rows_then_the_rejected_ones_and_images_of_each(
     ("image", "sizes"),
     [
         (ImageSpec.preset("qwen2-vl", max_pixels=4 * 28 * 28), "image_grid_thw"),
-        (ImageSpec(resize="tiles", size=28, grids=((28, 56),), patch=14), "image_sizes"),
+        (ImageSpec(**TILES), "image_sizes"),
+        (ImageSpec(**TILES, pad_several=(127, 127, 127)), "batch_num_images"),
+        (ImageSpec(resize="budget", tokens=4, patch=8, merge=2), "image_position_ids"),
     ],
-    ids=["native", "tiles"],
+    ids=["native", "tiles", "one_tile", "budget"],
 )
 def test_images_of_their_own_size_are_repeated_with_sizes_and_positions(load, image, sizes):
     batch = next(iter(load(image=image, spec={"image_tokens": None})))

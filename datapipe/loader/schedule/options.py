@@ -14,12 +14,20 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Share, Step
 from datapipe.text.spec import TextSpec
 
+IMAGE_KEYS = (
+    *("pixel_values", "image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
+    *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
+)
+"""Keys of a batch whose values are of its images and videos, in their order."""
+
+TYPE_KEYS = ("token_type_ids", "mm_token_type_ids")
+
 BATCH_KEYS = frozenset(
     {
-        *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
+        *("input_ids", "labels", "attention_mask", "position_ids", "use_cache"),
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
-        *("image_grid_thw", "image_sizes"),
-        *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
+        *IMAGE_KEYS,
+        *TYPE_KEYS,
     }
 )
 """Keys that a batch may have without `meta`."""

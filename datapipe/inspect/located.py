@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.manifest import MANIFEST, UNFINISHED, Manifest, Shard, parse_manifest
+from datapipe.index.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Manifest,
+    Shard,
+    parse_manifest,
+    refuse_unfinished,
+)
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.listing import index_home, names_shards, tars_at
 from datapipe.inspect.findings import Finding
@@ -83,6 +90,7 @@ def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
                 f"{title} holds arrays without their {MANIFEST}; restore it from a copy, or "
                 "convert the shards again into a new folder"
             )
+        refuse_unfinished(path)
         raise IndexMismatch(not_a_dataset(path))
     return _located(title, FolderSource(tars.folder), FolderSource(home), tars.names)
 

@@ -16,7 +16,7 @@ from datapipe.declared import Word, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
 from datapipe.decode.video import MISSING_AV, VIDEO_TIMEOUT, parse_video_frames
-from datapipe.errors import PackError
+from datapipe.errors import PackError, PlanError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
 from datapipe.pack.engine import open_engine
@@ -234,7 +234,11 @@ def pack_dataset(
         elif stage is None:
             report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
             if names and not dry_run:
-                index_fields(folder, names)
+                try:
+                    index_fields(folder, names)
+                except PlanError as error:
+                    done = f"{report.samples:,} samples are packed, {report.rejected:,} rejected"
+                    raise PlanError(f"--fields: {error}\n{done}, and {out} is complete") from None
         else:
             held.enter_context(stage.at_work(dry_run=dry_run, lock_check=lock_check))
             report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import datapipe
-from datapipe import CopySpec, PackError
+from datapipe import CopySpec, IndexMismatch, PackError
 from datapipe.testing import assert_same_batches
 from tests.case_files import cases
 from tests.flipping import flip
@@ -146,6 +146,12 @@ def test_views_of_views_are_copied_as_what_they_show(shards, tmp_path, members):
     of_view = {key.removeprefix("a-"): found.pop(key) for key in list(found)[:9]}
     assert of_view == {key: whole[key] for key in of_view}
     assert found == whole
+
+    with pytest.raises(PackError, match=f"is a view .*: datapipe select {tmp_path}/both NEW"):
+        datapipe.pack_dataset(tmp_path / "both", tmp_path / "packed")
+    (tmp_path / "both" / "dataset.json").unlink()
+    with pytest.raises(IndexMismatch, match=r"without its dataset\.json: a copy is under way"):
+        datapipe.verify_dataset(tmp_path / "both")
 
 
 def test_a_sample_stays_in_its_part_when_the_data_grow(raw, tmp_path, make_folder, members):

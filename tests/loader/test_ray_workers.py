@@ -108,7 +108,7 @@ def test_the_log_says_that_no_cpu_is_free(make_far, monkeypatch, caplog):
     workers = datapipe.WorkerSpec("ray", stall_warning=0.1)
     assert len(list(make_far(shuffle=False, workers=workers))) == 10
     said = "the batch from sample 000000000 of shard-000000.tar is not done, and 0 of"
-    assert said in caplog.messages[0]
+    assert said in caplog.text
 
 
 def test_errors_name_the_sample_and_the_node(damaged, cluster):

@@ -43,13 +43,13 @@ def test_the_same_files_arrive(tmp_path, raw, url, contents):
 
 @pytest.fixture
 def unsent(tmp_path, raw):
-    """Options of a pack to a URL, all of which is staged, as its server failed with the index."""
+    """Options of a pack to a URL, all of it staged, as its server refused the last index."""
     pytest.importorskip("s3fs")
     with bucket_serving("bucket") as (proxy, _):
         options = {"shard_size": 2, "staging": tmp_path / "staging"}
         options["storage_options"] = proxy.storage_options
         proxy.fault = lambda _, asked: (
-            "expired" if asked.method == "PUT" and asked.key.endswith(".parquet") else None
+            "expired" if asked.method == "PUT" and asked.key.endswith("02.parquet") else None
         )
         with pytest.raises(StoreError):
             pack_dataset(raw, "s3://bucket/x", **options)

@@ -25,7 +25,7 @@ MEDIA = {
     "npy": (b"\x93NUMPY\1\0" + bytes(60), "an array"),
     "pth": (b"PK\3\4" + bytes(60), "an array"),
     "zip": (b"PK\3\4" + bytes(60), "an archive"),
-    "json.gz": (gzip.compress(b"{}"), "compressed with gzip"),
+    "json.gz": (gzip.compress(b"{}", mtime=0), "compressed with gzip"),
     "jxl": (b"\xff\x0a" + bytes(60), "an image (JPEG XL)"),
     "svg": (b"<svg></svg>", "an image (SVG)"),
     "exr": (b"v/1\1" + bytes(60), "an image (OpenEXR)"),

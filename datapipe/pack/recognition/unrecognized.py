@@ -12,6 +12,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.manifest import MANIFEST
 from datapipe.pack.input.archives import packed_images
 from datapipe.pack.input.file_kinds import TABLES, is_paper, medium_of, split_extension
 from datapipe.pack.input.listing import Listing
@@ -63,6 +64,9 @@ def unrecognized(survey: Survey, listings: Iterable[Listing], options: ReadOptio
 
 def _empty(survey: Survey) -> str:
     raw = survey.raw
+    if (raw / MANIFEST).is_file():
+        new = f"datapipe select {shlex.quote(str(raw))} NEW"
+        return f"{raw} is a view of other datasets; to copy its samples into shards, run: {new}"
     remedy = "give the folder that holds the images and texts"
     hidden = next((p for p in raw.rglob(".*") if p.is_file()), None)
     if hidden is not None:

@@ -41,6 +41,7 @@ def call(
         ({"count": torch.tensor(True)}, "count tensor.*: give an integer"),
         ({"flag": 1}, "flag 1: give True or False"),
         ({"share": float("nan")}, "share nan: give a number from 0 to 1"),
+        ({"share": True}, "share True: give a number from 0 to 1"),
         ({"path": 5}, "path 5: give a path"),
         ({"path": b"folder"}, "path b'folder': give a path"),
         ({"path": "a\0b"}, "without NUL"),

@@ -52,7 +52,7 @@ def merge_datasets(
     if dotted := [prefix for prefix in prefixes if "." in prefix]:
         raise PackError(
             f"prefix {dotted[0]!r}: a key ends at its first dot for readers of tars, which would "
-            "take all samples for one; give a text without dots"
+            "take all of its samples for one; give a text without dots"
         )
     opened = [open_source(path, out) for path in datasets]
     chosen = [

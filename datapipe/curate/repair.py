@@ -104,7 +104,7 @@ def repair_dataset(
         output: options of the new shards.
 
     Raises:
-        PackError: both or none of `out` and `in_place` are given, `output` is to be a view, no
+        PackError: both or neither of `out` and `in_place` are given, `output` is to be a view, no
             sample is left, a shard is damaged or has no checksums and cannot be repaired in place,
             or the output belongs to something else.
         IndexMismatch: no dataset is there, or its pack was not finished.
@@ -199,6 +199,8 @@ class _DatasetSalvage:
             if self.located.is_view:
                 problem = f"is lost or damaged, and {ONLY_INDEX}"
                 self.lost.append(Finding(file=entry.index, problem=problem))
+                # What is damaged in the shard may be of samples that the view had left out.
+                salvaged = salvaged._replace(lost=[])
             else:
                 self.without_checksum += len(table)
                 self.lost += [

@@ -328,9 +328,11 @@ def has_name(name: str, check: MemberCheck, number: int) -> bool:
     table = check.members
     if name == table.name(number):
         return True
-    stated, ext = split_name(name) or ("", ""), table.exts[number]
+    stated, ext = split_name(name), table.exts[number]
+    if check.own or stated is None:
+        return False
     key = stated[0] if check.is_view else table.keys[int(table.sample[number])]
-    return not check.own and stated in ((key, ext), (key, ext.rpartition(".")[0]))
+    return stated in ((key, ext), (key, ext.rpartition(".")[0]))
 
 
 def _overlaps(start: int, stop: int, other: int | None, end: int | None) -> bool:

@@ -124,7 +124,7 @@ def test_an_image_that_cannot_be_written_is_an_error_in_a_line(run, tmp_path, ma
     os.mkfifo(pipe)
     full.symlink_to("/dev/full")
     loop.symlink_to(loop)
-    reader = threading.Thread(target=lambda: pipe.open().close())
+    reader = threading.Thread(target=lambda: pipe.open().close(), daemon=True)
     reader.start()
     for path, said in (
         (pipe, "Broken pipe"),

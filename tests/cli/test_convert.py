@@ -33,6 +33,7 @@ def test_images_and_tokens_are_converted_with_a_word_on_what_was_done(
     done = run(*command)
     assert done.exit_code == 0, done.output
     assert "Converted into" in done.output
+    assert "12" in done.output
     report = json.loads(run(*command, "--json").stdout)
     assert report["samples"] == report["images"] == 12
     assert report["finished_before"]

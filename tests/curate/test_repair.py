@@ -84,12 +84,14 @@ def test_samples_are_brought_back_as_they_were(kind, lost, unchecked, originals,
 
 def lose(folder, shard, lost, choice):
     """Remove or damage the files of the index."""
-    stem = shard.removesuffix(".tar")
+    index = [*folder.glob(f"{shard.removesuffix('.tar')}*.parquet")]
     gone = {
         "nothing": [],
         "manifest": [folder / "dataset.json"],
         "all": [folder / "dataset.json", *folder.glob("*.parquet")],
-    }.get(lost, [*folder.glob(f"{stem}*.parquet")])
+        "index": index,
+        "index and columns": index,
+    }[lost]
     for path in gone:
         if choice.random() < 0.5 and lost != "all":
             harm(path, choice.choice(["flips", "cut", "overwrite"]), choice)

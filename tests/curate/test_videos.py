@@ -48,6 +48,10 @@ def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards):
     for first, second in zip(before, pixels(shards, max_frames=4), strict=True):
         assert np.array_equal(first, second)
     assert datapipe.verify_dataset(shards).is_whole
+    shard = shards / "shard-000000.tar"
+    flip(shard, shard.read_bytes().index(b"v0.0020.jpg") + 712)
+    (finding,) = datapipe.verify_dataset(shards).findings
+    assert finding.member.endswith("v0.0020.jpg")
 
 
 def test_arrays_of_videos_are_the_same_images(shards, tmp_path):

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datapipe.decode.dali.decoder import DaliDecoder
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
@@ -24,11 +25,6 @@ from ..campaigns import rare
 from .fitted import by_kernels, photo
 from .image_kinds import LOSSLESS, exif, kinds, with_segments
 
-if not installed():
-    pytest.skip("DALI is not installed", allow_module_level=True)
-
-from datapipe.decode.dali.decoder import DaliDecoder
-
 MOST = 1.5  # grey levels, on the average of an image
 PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
 
@@ -40,6 +36,8 @@ ON_GPU = [
 
 
 def make_decoder(spec, options, batch_size):
+    if not installed():
+        pytest.skip("DALI is not installed")
     device = None if options is None else torch.device("cuda", 0)
     return DaliDecoder(spec, device=device, batch_size=batch_size, threads=1, options=options)
 

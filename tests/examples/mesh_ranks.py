@@ -184,7 +184,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
         f"fsdp {name}": partial(check_steps, name=name, kind="fsdp")
         for name in ("1x2x2", "2x2x1", "2x1x2")
     },
-    "sdpa": partial(check_steps, name="1x1x4", kernel="sdpa"),
+    **{kind: partial(check_steps, name="1x1x4", kernel=kind) for kind in ("sdpa", "plain")},
     "sums": check_sums,
     "datasets": check_datasets,
     "recompute": partial(check_steps, name="1x2x2", recompute="all", freeze_vision=True),

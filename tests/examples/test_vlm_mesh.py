@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import datapipe
@@ -53,6 +54,9 @@ def test_ranks_that_share_a_row_encode_few_images_of_others(shards):
                     inputs, dist.group.WORLD, image_id=WORDS.image_id, merged=4, kernel="split"
                 )
             encoded += len(own.patches.values)
+            part = slice(len(own.ids) * rank, len(own.ids) * (rank + 1))
+            assert torch.equal(own.targets, inputs.targets[part])
+            assert torch.equal(own.positions, inputs.positions[part])
     assert encoded < 2 * whole  # and 4 times as many if each rank encoded all images
 
 

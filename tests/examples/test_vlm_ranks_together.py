@@ -141,7 +141,7 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(shards, found, runs, monkeyp
     for rank in range(2):
         share = functools.partial(make, rank=rank, world_size=2)
         monkeypatch.setattr(datapipe, "make_loader", share)
-        fit(shards, "--pack", 300, "--steps", 1, "--lr", 0)
+        fit(shards, "--pack", 300, "--steps", 2, "--lr", 0)
         # Here the labels of both ranks divide one rank's losses; there, two divides the sum too.
         wanted.append(2 * runs[-1].own[2].item())
     assert found["still"][0]["norms"] == pytest.approx(wanted, rel=1e-3)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
         (*PACKED, "--optimizer", "foreach"),
         (*PACKED, "--lora", 4),
         (*PACKED, "--dropout", 0.3),
-        (*PACKED, "--resident", "1GB"),
+        (*PACKED, "--batch-size", 3, "--resident", "1GB"),
         ("--batch-size", 2, "--accumulate-samples", 5, "--dropout", 0.1, "--recompute", 2),
         (*PACKED, "--native", "--recompute", "--freeze-vision"),
         ("--batch-size", 6, "--buckets", 2, "--num-workers", 2, "--cache", "1GB"),
@@ -64,9 +64,8 @@ def test_ctrl_c_ends_after_the_step_and_saves(shards, tmp_path, capfd):
         if next(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    hook = register_optimizer_step_post_hook(interrupt)
-    stopped = fit(shards, *common, "--save", file)
-    hook.remove()
+    with register_optimizer_step_post_hook(interrupt):
+        stopped = fit(shards, *common, "--save", file)
     assert "stopping after this step" in capfd.readouterr().err
     assert stopped.losses == whole.losses[:3]
     rest = fit(shards, *common, "--resume", file)

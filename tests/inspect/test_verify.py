@@ -123,6 +123,18 @@ def test_a_view_with_keys_of_its_own_is_whole_or_damaged_as_its_shards_are(
     assert [finding.key for finding in found] == [f"a-{first.key}"]
 
 
+def test_a_name_of_no_sample_is_damage_in_a_view_too(originals, tmp_path):
+    whole, view = originals["gnu"].restore(tmp_path / "harmed"), tmp_path / "view"
+    datapipe.merge_datasets([whole], view, prefixes=["a-"], output=datapipe.CopySpec(view=True))
+    shard = min(whole.glob("*.tar"))
+    data = bytearray(shard.read_bytes())
+    data[:100], data[148:156] = b"README".ljust(100, b"\0"), b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    shard.write_bytes(data)
+    (finding,) = datapipe.verify_dataset(view).findings
+    assert finding.key == f"a-{originals['gnu'].samples[0].key}"
+
+
 def found_in(folder, **options):
     return {f.file: f.problem for f in datapipe.verify_dataset(folder, **options).findings}
 

@@ -17,6 +17,18 @@ def test_an_error_of_a_copy_is_raised_in_its_turn():
     pinned.close()
 
 
+def test_an_error_of_the_results_is_raised_in_its_turn():
+    def numbers():
+        yield from range(3)
+        raise LookupError("no more")
+
+    pinned = PinnedResults(ThreadPool(abs, 2).run(numbers()), abs)
+    assert [next(pinned) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="no more"):
+        next(pinned)
+    pinned.close()
+
+
 def test_a_copy_that_is_made_is_there_without_waiting():
     copying = threading.Event()
 

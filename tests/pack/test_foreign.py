@@ -158,6 +158,16 @@ def test_heic_is_upright_once(raw, packed, crop, orientation):
     assert Image.open(io.BytesIO(sample["jpg"])).getexif().get(0x0112, 1) == 1
 
 
+def test_worker_processes_encode_anew_to_the_same_bytes(tmp_path, raw, encode, crop, contents):
+    for number in range(150):
+        (raw / f"{number:03d}.tga").write_bytes(encode(crop(left=50 + number), "TGA"))
+    one = pack_dataset(raw, tmp_path / "one", workers=1)
+    two = pack_dataset(raw, tmp_path / "two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert one.notes == two.notes
+    assert one.notes[0].startswith("150 images: TGA converted to PNG")
+
+
 def test_avif_says_what_to_do_where_pillow_does_not_read_it(monkeypatch):
     monkeypatch.setattr("datapipe.index.images.header.OPENED", ("PNG",))
     with pytest.raises(DecodeError, match=r"it is AVIF, .* pip install --upgrade pillow"):

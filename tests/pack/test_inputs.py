@@ -32,6 +32,15 @@ def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder):
     assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == b""
 
 
+def test_linked_folders_are_followed_and_circular_links_rejected(tmp_path, make_folder, rejects):
+    one, two = (make_folder(tmp_path / "raw" / name, 1) for name in ("one", "two"))
+    (one / "link").symlink_to(two)
+    (two / "link").symlink_to(one)
+    assert pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=9).samples == 4
+    sources = [line["source"] for line in rejects(tmp_path / "out")]
+    assert sources == ["one/link/link", "two/link/link"]
+
+
 def test_a_packed_folder_with_a_shard_missing_is_not_called_finished(tmp_path, make_folder):
     raw = make_folder(tmp_path / "raw", 4)
     pack_dataset(raw, tmp_path / "out", shard_size=2)

@@ -65,6 +65,13 @@ def test_records_whose_gzip_is_cut_off_are_named(images):
         choose_reader(images)
 
 
+def test_gzipped_lines_are_counted_as_they_are_decompressed(images):
+    lines = gzip.compress((b"A dog that sleeps " * 20 + b"\n") * 2)
+    (images / "captions.txt.gz").write_bytes(lines)
+    with pytest.raises(PackError, match=r"captions\.txt\.gz"):
+        choose_reader(images)
+
+
 def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):
     for number, said in enumerate(("A dog", "A cat")):
         record = {"file": f"{number}.jpg", "from": "me", "what it shows": said, "size": 3}

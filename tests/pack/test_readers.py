@@ -2,6 +2,7 @@
 
 import json
 import re
+import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,6 +58,16 @@ def test_a_key_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg,
     sources = [row["source"] for row in index_of(tmp_path / "out")]
     assert sources == ["x.tar:a", "x.tar:a#2", "x.tar:b", "x.tar:a#3"]
     assert any("2 samples have the key of an earlier one" in note for note in report.notes)
+
+
+def test_a_hard_link_in_a_tar_brings_its_file(tmp_path, make_tar, jpeg, members):
+    raw = make_tar(tmp_path / "raw.tar", [("a.jpg", jpeg(0)), ("b.txt", b"second")])
+    with tarfile.open(raw, "a") as tar:
+        link = tarfile.TarInfo("b.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "a.jpg"
+        tar.addfile(link)
+    pack_dataset(raw, tmp_path / "out")
+    assert list(members(tmp_path / "out").values())[1] == {"txt": b"second", "jpg": jpeg(0)}
 
 
 def test_a_name_that_a_sample_has_already_is_rejected_by_name(

@@ -9,7 +9,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.table import READER
 
 from .cases import record_cases
-from .reading import choose_reader, read_all
+from .reading import choose_reader, estimate, read_all
 from .record_files import write
 
 
@@ -107,6 +107,7 @@ def test_columns_are_known_by_their_usual_names(raw, row, found):
 def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
     write(raw / "data.jsonl", [{"text": "a"}, {"text": None}])
     assert choose_reader(raw / "data.jsonl").name == "table"
+    assert estimate(READER, raw) == 2
     first, second = read(raw)
     assert first == RawSample("data.jsonl#0", caption="a")
     assert second.caption is None

@@ -20,6 +20,7 @@ def test_order_changes_with_the_epoch_and_with_the_seed(blocks):
         for epoch in range(4)
     }
     assert len(orders) == 16
+    assert blocks(7, epoch=4, shuffle=False).plan.samples(2, 6).tolist() == [2, 3, 4, 5]
 
 
 def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(blocks):
@@ -92,6 +93,7 @@ def test_groups_begin_where_the_block_before_has_left_off():
     order = lay_out(text, np.zeros(100, np.int64), group=10, phase=4, key=3)
     inside = text[order[6:96]].reshape(9, 10)
     assert sum(len(set(row.tolist())) > 1 for row in inside) <= 1
+    assert lay_out(text[:0], text[:0], group=10, phase=4, key=3).tolist() == []
 
 
 def test_groups_come_in_random_order_and_so_do_the_units_inside():

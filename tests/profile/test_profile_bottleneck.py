@@ -24,4 +24,5 @@ def test_the_exhausted_resource_and_its_stage_are_named(name):
     spoken = {"step": "the training step: ", "unknown": ""}
     assert str(found).startswith(spoken.get(found.stage, f"{found.stage}: "))
     assert found.level == case.get("level", "warn")
-    assert json.loads(json.dumps(found.to_dict()))["stage"] == found.stage
+    fields = {"stage": found.stage, "resource": found.resource, "reason": found.reason}
+    assert json.loads(json.dumps(found.to_dict())) == fields

@@ -35,13 +35,20 @@ def start_of(path: str | os.PathLike[str], most: int = _START) -> bytes:
 
 
 def start_of_text(path: Path) -> bytes:
-    """Return the first bytes of a text or of records, unpacked if they are gzip."""
+    """Return the first bytes of a text or of records, decompressed if the file is gzipped."""
+    return text_and_length(path)[0]
+
+
+def text_and_length(path: Path) -> tuple[bytes, int]:
+    """Return what `start_of_text` does, and how many bytes it takes in the file."""
     start = start_of(path)
     if path.suffix.lower() != ".gz":
-        return start
+        return start, len(start)
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     with suppress(zlib.error):
-        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _START)
-    return b""
+        text = unpacker.decompress(start, _START)
+        return text, len(start) - len(unpacker.unconsumed_tail)
+    return b"", 0
 
 
 def are_names_alone(start: bytes) -> bool:

@@ -21,7 +21,12 @@ from datapipe.pack.input.file_kinds import (
     medium_of,
     split_extension,
 )
-from datapipe.pack.input.file_starts import are_names_alone, seems_records, start_of_text
+from datapipe.pack.input.file_starts import (
+    are_names_alone,
+    seems_records,
+    start_of_text,
+    text_and_length,
+)
 from datapipe.pack.input.listing import Listing
 from datapipe.pack.input.raw_sample import RawSample, Reject, printable
 from datapipe.pack.input.survey import Survey
@@ -155,8 +160,8 @@ def _has_words(start: bytes, stems: set[str]) -> bool:
 
 def _count_lines(path: Path) -> float:
     """Estimate how many lines a text has, by its start; of JSON, how many objects are in it."""
-    start = start_of_text(path)
+    start, length = text_and_length(path)
     lines = sum(1 for line in start.splitlines() if line.strip())
     if kind_of(path) == "json":
         lines = max(start.count(b"{") - 1, 1)
-    return lines * path.stat().st_size / max(len(start), 1)
+    return lines * path.stat().st_size / max(length, 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
-from datapipe.index.manifest import MANIFEST
+from datapipe.index.manifest import MANIFEST, read_manifest
 from datapipe.pack.input.archives import packed_images
 from datapipe.pack.input.file_kinds import TABLES, is_paper, medium_of, split_extension
 from datapipe.pack.input.listing import Listing
@@ -64,7 +64,7 @@ def unrecognized(survey: Survey, listings: Iterable[Listing], options: ReadOptio
 
 def _empty(survey: Survey) -> str:
     raw = survey.raw
-    if (raw / MANIFEST).is_file():
+    if (raw / MANIFEST).is_file() and read_manifest(raw).is_view:
         new = f"datapipe select {shlex.quote(str(raw))} NEW"
         return f"{raw} is a view of other datasets; to copy its samples into shards, run: {new}"
     remedy = "give the folder that holds the images and texts"

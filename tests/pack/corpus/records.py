@@ -91,7 +91,8 @@ def _values(root: Path, layout: str) -> list[tuple[Any, str]]:
 def make_lines(path: Path, layout: str) -> Fates:
     """JSONL of all image values in a layout, and of broken lines between them."""
     make = LAYOUTS[layout]
-    lines: list[tuple[bytes, str, str]] = []  # with what its source ends in, "" for its number
+    # With what its source ends in, "" for its number
+    lines: list[tuple[bytes, str, str]] = [(b"\xff", "line is not UTF-8", ":")]
     for value, fate in _values(path.parent, layout):
         lines.append((json.dumps(make(value)).encode(), fate, ""))
     for name, content, fate in broken_json():

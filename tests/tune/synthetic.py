@@ -9,7 +9,7 @@ batches in hand, none of which is begun before another was taken.
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -254,19 +254,24 @@ def true_waiting(machine: Machine, workers: int, ahead: int | None, step: float)
     return waited / seconds
 
 
-def is_right(case: Case, workers: int, ahead: int | None) -> bool:
-    """Whether a choice among `SETTINGS` is the smallest that is good enough.
+def is_right(
+    case: Case,
+    workers: int,
+    ahead: int | None,
+    settings: Sequence[tuple[int, int | None]] = SETTINGS,
+) -> bool:
+    """Whether a choice among `settings`, smallest first, is the smallest that is good enough.
 
     Where the truth is within half the margin of the margin, either side is accepted.
     """
-    smaller = SETTINGS[: SETTINGS.index((workers, ahead))]
+    smaller = settings[: settings.index((workers, ahead))]
     if case.step is None:
-        rates = {setting: true_rate(case.machine, *setting) for setting in SETTINGS}
+        rates = {setting: true_rate(case.machine, *setting) for setting in settings}
         best, margin = max(rates.values()), 0.03
         enough = rates[workers, ahead] >= best * (1 - 1.5 * margin)
         return enough and all(rates[setting] < best * (1 - margin / 2) for setting in smaller)
     most = 0.01
-    waits = {setting: true_waiting(case.machine, *setting, case.step) for setting in SETTINGS}
+    waits = {setting: true_waiting(case.machine, *setting, case.step) for setting in settings}
     least, waiting = min(waits.values()), waits[workers, ahead]
     if any(waits[setting] <= most / 2 for setting in smaller):
         return False

@@ -195,19 +195,19 @@ class _DatasetSalvage:
         digest = write_index(self._spooled(number), table)
         # The manifest vouches for an index that is made again as it was.
         if not salvaged.has_checksums and digest != entry.index_sha256:
-            left_out = not self.unchecked or self.located.is_view
             if self.located.is_view:
                 problem = f"is lost or damaged, and {ONLY_INDEX}"
                 self.lost.append(Finding(file=entry.index, problem=problem))
-                # What is damaged in the shard may be of samples that the view had left out.
+                # What is damaged in the shard may belong to samples that are not in the view.
                 salvaged = salvaged._replace(lost=[])
             else:
                 self.without_checksum += len(table)
                 self.lost += [
                     Finding(file=entry.name, key=key, problem=_NO_CHECKSUM)
-                    for key in (table["key"].to_pylist() if left_out else ())
+                    for key in table["key"].to_pylist()
+                    if not self.unchecked
                 ]
-            if left_out:
+            if self.located.is_view or not self.unchecked:
                 table = table.slice(0, 0)
                 digest = write_index(self._spooled(number), table)
         self._digests.append(digest)

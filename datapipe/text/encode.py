@@ -137,8 +137,9 @@ class TextEncoder:
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
-        if spec.image_markup is not None:
-            deciding.append("image_markup")
+        deciding += [] if spec.image_markup is None else ["image_markup"]
+        if self._layout is not None and self._layout.turn_end.groupindex:
+            deciding.append("ends behind media")  # which were not learnt at first
         deciding += [] if markup is None else [repr(markup)]
         deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()

@@ -89,7 +89,9 @@ class TurnLayout:
     video: str | None  # how a video is written; None writes an image for each of its frames
     writes_videos: bool  # the template writes the videos among the parts itself
     ends_line: bool  # an image is followed by a newline that the template or the mark writes
-    turn_end: re.Pattern[str]  # what follows the assistant's content and is learnt with it
+    # what follows the assistant's text: `media` that the content ends in, and the `end`, which is
+    # learnt with it
+    turn_end: re.Pattern[str]
     find: Callable[[str], str | None]  # returns the first token in a text that means something
 
     @property
@@ -335,12 +337,15 @@ def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece
     answered = False
     for kind, text in pieces:
         if answered and kind is Kind.TEMPLATE and (end := turn_end.match(text)):
-            cut.append((kind, end[0]))
-            labels[-1] = (labels[-1][0], len(cut))
+            if end["media"]:
+                cut.append((kind, end["media"]))
+            start, stop = labels.pop() if labels[-1][1] == len(cut) else (len(cut), len(cut))
+            cut.append((kind, end["end"]))
+            labels.append((start, stop + 1))
             text = text[end.end() :]
-        answered = kind is Kind.ANSWER
-        if text or answered:
+        answered = kind is Kind.ANSWER or (answered and kind is Kind.IMAGE)
+        if text or kind is Kind.ANSWER:
             cut.append((kind, text))
-        if answered:
+        if kind is Kind.ANSWER:
             labels.append((len(cut) - 1, len(cut)))
     return cut, labels

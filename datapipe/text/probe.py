@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from datapipe.errors import DecodeError, PlanError
@@ -179,7 +179,8 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
     """Return a pattern of what the template writes behind answers, up to a special token."""
     if layout.template.marks_generation:
         return _NEVER
-    last = _first_token(_after_answers(layout, _TURNS)[-1], guard)
+    after = _after_answers(layout, _TURNS)[-1]
+    last = _first_token(after, guard)
     if last is None:
         logger.warning(
             "the chat template writes no special token after what the assistant says, so a model "
@@ -194,7 +195,18 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
         # A single one may begin the user's turn instead.
         if token is not None and guard.count(between) > 1:
             ends.add(token)
-    return re.compile(rf"\s*{one_of(ends)}")
+    media = one_of(filter(None, _after_media(layout, after)))
+    return re.compile(rf"(?P<media>(?:{media})*)(?P<end>\s*{one_of(ends)})")
+
+
+def _after_media(layout: TurnLayout, after: str) -> Iterator[str]:
+    """Yield what the template writes for media that end an answer, before its `after`."""
+    for medium in (None, _VIDEO):
+        said = RenderedTurn("assistant", [_SAID, medium], True)
+        with contextlib.suppress(DecodeError):
+            text = layout.template.render(layout.messages([_TURNS[0], said], "none"))
+            if text.endswith(after):
+                yield text.rpartition(_SAID)[2].removesuffix(after)
 
 
 def _first_token(text: str, guard: ReservedTokens) -> str | None:

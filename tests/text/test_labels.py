@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
-from .encoding import chat, encoded, make, written
+from .encoding import QWEN_IMAGE, chat, encoded, make, written
 from .families import FAMILIES, LLAMA_3, QWEN2_5, QWEN2_VL, QWEN3, template
 from .small_tokenizers import small_tokenizer
 
@@ -120,6 +120,20 @@ def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template):
     alone = (("user", "How?"), ("assistant", "So."))
     sample = chat(("user", "Why?"), ("assistant", "<think>Hm.</think>"), *alone)
     assert written(encoder, sample, learnt=True) == written(encoder, chat(*alone), learnt=True)
+
+
+@pytest.mark.parametrize("image", ["<image>", "<|image_pad|>"])
+@pytest.mark.parametrize("template", [COPY, TRIM, STRIP, QWEN3, QWEN2_VL, LLAMA_3, "chatml"])
+def test_the_end_of_an_answer_is_learnt_behind_an_image_too(template, image):
+    encoder = make(template, image_token=image)
+    more = (("user", "How?"), ("assistant", "So."))
+    learnt = [
+        encoded(encoder, chat(("user", "Why?"), ("assistant", said), *more, images=images))
+        for said, images in (("See:<image><image>", 2), ("See:", 0))
+    ]
+    behind, plain = (text.tokens[text.trained].tolist() for text in learnt)
+    around = set(encoder.ids(QWEN_IMAGE)) if template == "chatml" else set()
+    assert [token for token in behind if token not in around] == plain
 
 
 @pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])

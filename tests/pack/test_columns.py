@@ -52,6 +52,14 @@ def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, columns
     ]
 
 
+@pytest.mark.parametrize("answer", [2, "2", "C", "(c)"])
+@pytest.mark.parametrize("choices", [["cat", "dog"], ["cat", "dog", None, "cow"]], ids=str)
+def test_an_answer_that_is_none_of_the_choices_is_a_reject(raw, choices, answer):
+    row = {"image": "0.jpg", "question": "Which?", "choices": choices, "answer": answer}
+    (reject,) = read(raw(row))
+    assert f"there are {len(choices) - choices.count(None)} choices" in reject.reason
+
+
 def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
     path = raw({"ID": "scan_7", "Caption": "A lung"}, {"ID": "scan_8", "Caption": "A knee"})
     (path.parent / "train").mkdir()

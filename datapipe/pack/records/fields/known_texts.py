@@ -131,6 +131,7 @@ _LABELS = ("label", "key", "letter", "id")
 _CONTEXT = "hint"
 # A column for each: `A` of MMBench, `Choice A` of PMC-VQA, `option_a`, `choice1`.
 _OF_ONE = re.compile(r"(?P<kind>(choice|option|opt)[ _-]?(?=.)|(?=[a-h]))(?P<which>[a-h]|\d)")
+_LETTER = re.compile(r"\(?([A-Za-z])[:.)]?")
 _OWN_LETTER = re.compile(r"\s*\(?(?P<letter>[A-Ha-h])\s*[:.)]\s*")
 
 
@@ -148,7 +149,7 @@ class _Choices:
     context: str | None = None
 
     def listed(self, record: Mapping[str, Any]) -> dict[str, str]:
-        """Return the text of each choice by its letter."""
+        """Return the text of each choice by its letter; "" where a row has none of that letter."""
         values = [record.get(name) for name in self.choices]
         if len(self.choices) > 1:
             return _lettered(values)
@@ -158,13 +159,13 @@ class _Choices:
         texts, labels = held.get("text"), held.get("label")
         if isinstance(texts, list) and isinstance(labels, list):  # of ARC
             return dict(zip(map(str, labels), map(str, texts), strict=False))
-        return {str(letter): str(text) for letter, text in held.items() if _is_there(text)}
+        return {str(k): str(text) if _is_there(text) else "" for k, text in held.items()}
 
     def names_choices(self, record: Mapping[str, Any]) -> bool:
         """Return whether the question lists its choices itself."""
         question = str(record.get(self.question))
-        texts = self.listed(record).values()
-        return bool(texts) and all(text in question for text in texts)
+        texts = list(filter(None, self.listed(record).values()))
+        return bool(texts) and all(_names(question, text) for text in texts)
 
     def ask(self, record: Mapping[str, Any]) -> str | None:
         """Return the question, with a line for each choice unless it lists them itself."""
@@ -174,7 +175,8 @@ class _Choices:
         context = record.get(self.context) if self.context else None
         lines = [context] if isinstance(context, str) and _is_there(context) else []
         choices = {} if self.names_choices(record) else self.listed(record)
-        return "\n".join([*lines, question, *(f"{k}. {text}" for k, text in choices.items())])
+        shown = [f"{letter}. {text}" for letter, text in choices.items() if text]
+        return "\n".join([*lines, question, *shown])
 
     def answer(self, record: Mapping[str, Any]) -> str | None:
         """Return letter and text of the right choice.
@@ -196,23 +198,36 @@ class _Choices:
                 index = letters.index(word)
             elif word.isdecimal():
                 index = int(word)
+            elif any(texts) and (found := _LETTER.fullmatch(word)):
+                upper = found[1].upper()
+                index = next((n for n, k in enumerate(letters) if k.upper() == upper), -1)
             else:
                 return right
         elif isinstance(right, int | float) and right == int(right):
             index = int(right)
         else:
             return str(right)
-        if not texts:
+        if not any(texts):
             return str(right)
-        if not 0 <= index < len(texts):
-            raise DecodeError(f"`{self.right}` is {right!r}, and there are {len(texts)} choices")
+        if not 0 <= index < len(texts) or not texts[index]:
+            there = len(list(filter(None, texts)))
+            raise DecodeError(f"`{self.right}` is {right!r}, and there are {there} choices")
         return f"{letters[index]}. {texts[index]}"
+
+
+def _names(question: str, text: str) -> bool:
+    """Return whether a text stands in a question, as words of its own: `1` is not among 12."""
+    first, last = (
+        next((kind for kind in ("[0-9]", "[A-Za-z]") if re.match(kind, letter)), "(?!)")
+        for letter in (text[0], text[-1])
+    )
+    return bool(re.search(f"(?<!{first}){re.escape(text)}(?!{last})", question))
 
 
 def _lettered(values: Sequence[Any]) -> dict[str, str]:
     """Return choices by letter, in order: by the letters they have themselves, or A, B, C."""
     choices = [value for value in values if _is_there(value)]
-    letters = list(ascii_uppercase[: len(choices)])
+    letters = list(ascii_uppercase[: len(values)])
     if choices and all(isinstance(choice, Mapping) for choice in choices):
         texts, labels = (
             [next((str(c[n]) for n in names if _is_there(c.get(n))), "") for c in choices]
@@ -221,10 +236,11 @@ def _lettered(values: Sequence[Any]) -> dict[str, str]:
         if len({*labels} - {""}) == len(labels):
             letters = labels
     else:
-        texts = [str(choice) for choice in choices]
+        texts = [str(value) if _is_there(value) else "" for value in values]
         found = [_OWN_LETTER.match(text) for text in texts]
-        if [f and f["letter"].upper() for f in found] == letters:
-            texts = [text[f.end() :].strip() for text, f in zip(texts, found, strict=True) if f]
+        pairs = list(zip(letters, texts, found, strict=False))
+        if all(f["letter"].upper() == k if f else not text for k, text, f in pairs):
+            texts = [text[f.end() :].strip() if f else "" for _, text, f in pairs]
     return dict(zip(letters, texts, strict=False))
 
 

@@ -19,6 +19,7 @@ from datapipe.loader.schedule.options import IMAGE_KEYS, TYPE_KEYS
 from datapipe.models.families import Model, specs_for
 from datapipe.models.files import open_checkpoint
 from datapipe.text.encode import SampleText, TextEncoder
+from datapipe.text.messages import RenderedTurn, read_turns
 from datapipe.text.sample_text import sample_text
 from datapipe.text.videos import Video, read_videos
 
@@ -37,8 +38,8 @@ class ModelCheck:
 
     Attributes:
         samples, images: numbers of samples and images that were compared.
-        labels: samples whose labels were compared too: something is learnt of them, and the
-            template does not rewrite what was said before.
+        labels: samples whose labels were compared too: something is learnt of them, no answer has
+            an image, and the template does not rewrite what was said before.
         differences: the first difference of each sample that differs, as a text of a few lines.
 
     Examples:
@@ -65,7 +66,8 @@ def check_model(
 
     The first samples are taken. Token ids, the facts of images, pixels and labels are compared. A
     processor makes no labels: what is learnt has to be what its template adds to a conversation for
-    each answer, but for blanks. Needs transformers, and for some processors torchvision.
+    each answer that is to be learnt, but for blanks. Needs transformers, and for some processors
+    torchvision.
 
     Args:
         model: folder of a checkpoint, or a processor of transformers.
@@ -108,13 +110,15 @@ def check_model(
                 break
             sample = seen[-1]
             images += len(sample["images"])
-            messages = _messages(sample, encoder)
+            said = _text(sample)
+            messages = encoder.messages(said)
             videos = read_videos(sample["record"]) if image.video is not None else []
             stills, clips = _apart(sample["images"], videos)
             theirs = _processed(processor, messages, stills, clips, videos)
             tokenizer = processor.tokenizer
             told = _difference(batch, theirs, stills, image, tokenizer)
-            if not told and (pair := _learnt(batch["labels"][0], messages, processor)):
+            turns = read_turns(said, system=text.system, newline=False)
+            if not told and (pair := _learnt(batch["labels"][0], messages, turns, processor)):
                 labels += 1
                 told = _labels(*pair)
             if told:
@@ -146,12 +150,11 @@ def _processor(model: Any) -> Any:
         ) from error
 
 
-def _messages(sample: Mapping[str, Any], encoder: TextEncoder) -> list[Any]:
-    """Return the conversation of a sample as a chat template takes it."""
+def _text(sample: Mapping[str, Any]) -> SampleText:
     record, caption = sample["record"], sample["text"]
     if record is not None and sample_text(None, record) == caption:
         caption = None
-    return encoder.messages(SampleText(caption, record, len(sample["images"])))
+    return SampleText(caption, record, len(sample["images"]))
 
 
 def _apart(images: Sequence[Any], videos: Sequence[Video]) -> tuple[list[Any], list[Any]]:
@@ -220,15 +223,22 @@ def _difference(
     return _pixels(pixels, _rows(theirs["pixel_values"], pictures, spec), spec)
 
 
-def _learnt(labels: Tensor, messages: list[Any], processor: Any) -> tuple[str, str] | None:
-    """Return what is learnt, and what the template adds for each answer; None if it cannot say."""
+def _learnt(
+    labels: Tensor, messages: list[Any], turns: Sequence[RenderedTurn], processor: Any
+) -> tuple[str, str] | None:
+    """Return what is learnt, and what the template adds for each answer that is to be learnt.
 
-    def render(turns: list[Any], **options: Any) -> str:
-        return str(processor.apply_chat_template(turns, tokenize=False, **options))
+    None if it cannot say. `turns` are those that `messages` were made from.
+    """
+
+    def render(told: list[Any], **options: Any) -> str:
+        return str(processor.apply_chat_template(told, tokenize=False, **options))
 
     answers = []
-    for number, message in enumerate(messages):
-        if message["role"] == "assistant":
+    for number, turn in enumerate(turns):
+        if turn.trained:
+            if not all(isinstance(piece, str) for piece in turn.pieces):
+                return None  # of an image, only some templates learn what is around it
             before = render(messages[:number], add_generation_prompt=True)
             after = render(messages[: number + 1])
             if not after.startswith(before):

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from PIL import Image
 
 import datapipe
 
@@ -27,6 +28,25 @@ def test_a_line_that_ends_after_an_image_is_no_difference(case, packed_samples, 
     turns = [("user", "<image>\nWhat is this?"), ("assistant", "A cup.")]
     shards = packed_samples([Sample(turns, [crop("coffee.png", (90, 60), 0)])])
     assert datapipe.check_model(case.make(), shards).differences == ()
+
+
+@pytest.mark.parametrize("case", [QWEN, LLAVA], ids=lambda case: case.source)
+def test_labels_are_those_of_the_answers_that_are_learnt(case, tmp_path):
+    asked = {"role": "user", "content": "What is it?"}
+    answers = [{"content": "A cup.", "weight": 0}, {"content": ""}, {"content": "<image> A cup."}]
+    end = [asked, {"role": "assistant", "content": "So it is."}]
+    records = [
+        {
+            "messages": [asked, {"role": "assistant"} | first, *end],
+            "images": ["0.png"] * first["content"].count("<image>"),
+        }
+        for first in answers
+    ]
+    Image.new("RGB", (56, 56)).save(tmp_path / "0.png")
+    (tmp_path / "chats.json").write_text(json.dumps(records))
+    datapipe.pack_dataset(tmp_path / "chats.json", tmp_path / "shards")
+    found = datapipe.check_model(case.make(), tmp_path / "shards")
+    assert found == datapipe.ModelCheck(samples=3, images=1, differences=(), labels=2)
 
 
 class Other:

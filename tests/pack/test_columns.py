@@ -60,6 +60,16 @@ def test_an_answer_that_is_none_of_the_choices_is_a_reject(raw, choices, answer)
     assert f"there are {len(choices) - choices.count(None)} choices" in reject.reason
 
 
+@pytest.mark.parametrize("columns", values("answers with a verdict"), ids=str)
+def test_an_answer_that_its_row_calls_bad_is_a_reject(raw, columns):
+    path = raw(*({"image": "0.jpg", "label": label} | columns for label in (True, False)))
+    good, bad = read(path)
+    assert turns(good)[-1] == ("assistant", "A cat", True)
+    assert bad.reason == "record says by `label: false` that its answer is a bad one"
+    mapped = read(path, map=f"user={next(iter(columns))},assistant={[*columns][-1]}")
+    assert [sample.record["label"] for sample in mapped] == [True, False]
+
+
 def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
     path = raw({"ID": "scan_7", "Caption": "A lung"}, {"ID": "scan_8", "Caption": "A knee"})
     (path.parent / "train").mkdir()

@@ -27,6 +27,7 @@ from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.fields.refusals import listed
+from datapipe.pack.records.fields.turns import refuse_bad_answer
 from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
@@ -298,6 +299,8 @@ def _sample(
     """Return a row without its captions, and these."""
     record, videos = take_videos(fields.with_videos(record)) if options.videos else (record, [])
     mapped = fields.read(record, files)
+    if mapped.turns and options.map is None:
+        refuse_bad_answer(record, {field for each in fields.sources for field in each.fields})
     read = {image.label for image in fields.images if image.kind == "field"}
     pictured = without_videos(record) if videos else record
     if mapped.in_turns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
@@ -120,8 +120,13 @@ def refuse_preferences(record: Record, field: str) -> None:
             f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); --format "
             f"preference packs both answers, and to train on the better one alone: --map '{remedy}'"
         )
+    refuse_bad_answer(record)
+
+
+def refuse_bad_answer(record: Record, read: Collection[str] = ()) -> None:
+    """Refuse a record that says that its answer is a bad one, by a field that is not `read`."""
     for name in _VERDICTS:
-        if record.get(name) is False:
+        if name not in read and record.get(name) is False:
             raise DecodeError(f"record says by `{name}: false` that its answer is a bad one")
 
 

@@ -218,7 +218,7 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     """Return the turns of one entry: one, two of a pair, or none if it is not understood."""
     learn = None
     if not _MARKING.isdisjoint(entry):
-        learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) is not None), None)
+        learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) not in (None, 1)), None)
         if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
             learn = False
     text = entry.get("value")

@@ -34,7 +34,7 @@ from datapipe.text.vocabulary import find_image_token, find_template, open_vocab
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
 
-ENCODER_VERSION = 3
+ENCODER_VERSION = 4
 """Changes whenever equal texts and options would give other tokens, image positions or labels."""
 
 
@@ -137,9 +137,8 @@ class TextEncoder:
         around = (*self._begin, *self._end)
         deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
         deciding += [spec.system, around, IMAGE_PLACE]
-        deciding += [] if spec.image_markup is None else ["image_markup"]
-        if self._layout is not None and self._layout.turn_end.groupindex:
-            deciding.append("ends behind media")  # which were not learnt at first
+        if spec.image_markup is not None:
+            deciding.append("image_markup")
         deciding += [] if markup is None else [repr(markup)]
         deciding += [name for name in ("pairs", "prompts") if getattr(spec, name)]
         self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()

@@ -180,7 +180,11 @@ def test_a_sample_without_text_has_no_label(template, sample):
     [QWEN2_5, QWEN2_VL, LLAMA_3, "llava", "chatml", "caption", STRIP, GENERATION, QWEN3, DEEPSEEK],
 )
 @pytest.mark.parametrize(
-    "flag", [{"weight": 0}, {"loss": False}, {"train_on_turn": False}, {"masked": True}]
+    "flag",
+    [
+        *({"weight": 0}, {"loss": False}, {"train_on_turn": False}, {"masked": True}),
+        {"weight": 1, "loss": False},
+    ],
 )
 def test_a_turn_that_is_marked_as_not_learnt_has_no_label(template, flag):
     turns = chat(*THINKS_FIRST, ("user", "Two?"), ("assistant", "Second.")).record["messages"]

@@ -176,6 +176,11 @@ class ImageSlots:
         check_indexed((image.width, image.height), self._sides[at])
         return image
 
+    def check_changed(self, slot: int, number: int, image: Decoded) -> None:
+        """Raise `TransformError` if the image, of a user's transform, has no planned size."""
+        at = self._starts[slot] + number
+        self._transform(slot, at).check_changed(image, *self._sides[at])
+
     def place(
         self, slot: int, number: int, image: Decoded, rows: Values, room: UInt8 | None = None
     ) -> None:

@@ -63,6 +63,17 @@ def test_a_folder_of_frames_is_a_video_in_the_order_of_their_numbers(
     assert (raw / "f" / "10.jpg").read_bytes() in sample.values()
 
 
+def test_a_folder_of_frames_is_found_from_a_relative_image_root(
+    tmp_path, raw, frames_of, monkeypatch
+):
+    frames_of(raw / "f", 5)
+    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video="f", fps=2)]))
+    monkeypatch.chdir(raw.parent)
+    options = {"image_root": raw.name, "video_frames": "fps=2,max=20"}
+    report = pack_dataset(raw / "data.json", tmp_path / "out", **options)
+    assert (report.videos, report.frames, report.rejected) == (1, 5, 0)
+
+
 def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_path, raw, frames_of):
     listed = frames_of(raw / "f", 5)
     (raw / "data.json").write_text(json.dumps([llava("<video>What happens?", video=listed)]))

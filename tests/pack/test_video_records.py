@@ -74,6 +74,18 @@ def test_a_folder_of_frames_is_found_from_a_relative_image_root(
     assert (report.videos, report.frames, report.rejected) == (1, 5, 0)
 
 
+def test_folders_of_frames_may_start_in_several_folders_of_images(tmp_path, raw, frames_of):
+    frames_of(raw / "A" / "f", 3)
+    frames_of(raw / "B" / "g", 4)
+    for name in ("A/a.jpg", "B/b.jpg"):
+        (raw / name).write_bytes((raw / "A" / "f" / "0.jpg").read_bytes())
+    records = [llava("<video>What?", video=name, fps=2) for name in "fg"]
+    records += [llava("<image>What?", image=name) for name in ("a.jpg", "b.jpg")]
+    (raw / "data.json").write_text(json.dumps(records))
+    report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    assert (report.videos, report.frames, report.images, report.rejected) == (2, 7, 9, 0)
+
+
 def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_path, raw, frames_of):
     listed = frames_of(raw / "f", 5)
     (raw / "data.json").write_text(json.dumps([llava("<video>What happens?", video=listed)]))

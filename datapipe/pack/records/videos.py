@@ -129,7 +129,7 @@ def _frames_in(value: Any, files: Images) -> Sequence[str]:
     if (
         not isinstance(value, str)
         or not is_path(value)
-        or not os.path.isdir(folder := files.path(value))
+        or not os.path.isdir(folder := files.path(value, os.path.isdir))
     ):
         return ()
     names = [name for name in os.listdir(folder) if is_image_name(name) and name[0] != "."]

@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 
-from datapipe import pack_dataset
+from datapipe import DecodeError, ImageSpec, VideoSpec, make_loader, pack_dataset
 
 from .chats import llava, question, text
 from .videos import picture, video_bytes
@@ -84,6 +84,22 @@ def test_folders_of_frames_may_start_in_several_folders_of_images(tmp_path, raw,
     (raw / "data.json").write_text(json.dumps(records))
     report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
     assert (report.videos, report.frames, report.images, report.rejected) == (2, 7, 9, 0)
+
+
+def test_frames_of_several_sizes_are_refused_where_patches_hold_several_frames(
+    tmp_path, raw, frames_of
+):
+    listed = frames_of(raw / "f", 4)
+    with Image.open(raw / listed[2]) as frame:
+        frame.rotate(90, expand=True).resize((40, 64)).save(raw / listed[2])
+    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video=listed, fps=2)]))
+    pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    image = ImageSpec(resize="native", patch=14, merge=2, temporal=2, video=VideoSpec())
+    with pytest.raises(DecodeError, match=r"40x64 .* one size; scale them to it and pack .* again"):
+        next(iter(make_loader(tmp_path / "out", batch_size=1, image=image)))
+    alone = ImageSpec(resize="native", patch=14, merge=2)
+    batch = next(iter(make_loader(tmp_path / "out", batch_size=1, image=alone)))
+    assert len(batch["image_grid_thw"]) == 4
 
 
 def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_path, raw, frames_of):

@@ -152,6 +152,13 @@ def test_arrays_hold_all_frames(make, shards, tmp_path):
         datapipe.convert_dataset(shards, tmp_path / "others", image=image(4))
 
 
+def test_arrays_refuse_to_mirror_frames_one_by_one(make, shards, tmp_path):
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
+    mirrored = ImageSpec(size=16, patch=8, flip=0.5)
+    with pytest.raises(PlanError, match="mirrors all frames of a video alike, and arrays"):
+        make(path=tmp_path / "arrays", image=mirrored)
+
+
 def test_the_frames_of_a_video_are_cropped_and_mirrored_alike(make):
     random = ImageSpec(size=16, patch=8, random_crop=(0.2, 0.9), flip=0.5)
     drawn = {

@@ -61,6 +61,7 @@ from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
+from datapipe.text.videos import frame_of
 from datapipe.torch_threads import default_kept, work_alone
 from datapipe.workers.engine import EngineName, EngineSpec, open_pool
 from datapipe.workers.protocol import WorkerPool
@@ -347,6 +348,7 @@ class _Conversion:
                 image=self.options["image"],
                 encoder=self.options["tokenizer_and_template"],
                 checksums_crc32=sums,
+                frames=any(map(frame_of, self.dataset.columns.extensions)),
             ),
         )
         if not manifest.samples:

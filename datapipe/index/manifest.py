@@ -68,6 +68,7 @@ class Arrays:
     # The options of `ImageSpec` that its pixels depend on; empty where it has no images
     image: dict[str, Any] = field(default_factory=dict)
     encoder: str = ""  # digest of the tokenizer and template that made its tokens; empty for none
+    frames: bool = False  # whether some of its images are frames of videos; written if they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,10 @@ class Manifest:
             "parts": [asdict(part) for part in self.parts],
         }
         if self.arrays is not None:
-            document["arrays"] = asdict(self.arrays)
+            arrays = asdict(self.arrays)
+            if not self.arrays.frames:
+                del arrays["frames"]
+            document["arrays"] = arrays
         lines = {name: _indented(value) for name, value in document.items()}
         lines["shards"] = _shard_lines(self.shards)
         items = ",".join(f'\n "{name}": {text}' for name, text in sorted(lines.items()))
@@ -214,7 +218,9 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
 
 
 _TYPES = {
-    kind: [{"str": str, "int": int}.get(str(each.type), dict) for each in fields(kind)]
+    kind: [
+        {"str": str, "int": int, "bool": bool}.get(str(each.type), dict) for each in fields(kind)
+    ]
     for kind in (Shard, Contribution, Arrays)
 }
 

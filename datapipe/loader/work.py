@@ -152,6 +152,11 @@ def _check_arrays(
             "transform= takes images before they are fitted, and arrays hold them after; "
             "read the shards that they were made from"
         )
+    if form and image.flip and part.arrays is not None and part.arrays.frames:
+        raise PlanError(
+            f"flip={image.flip} mirrors all frames of a video alike, and arrays do not hold which "
+            "of their images these are; leave it out, or read the shards that they were made from"
+        )
     if work.asks_for_dali:
         raise PlanError("decoder='dali': arrays are decoded already; leave it out")
     if form and (different := compare(form, image_identity(image), "there", "asked for")):

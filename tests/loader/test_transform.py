@@ -45,6 +45,30 @@ def test_a_transform_may_change_size_and_text(make):
         assert batch["text"][0] == f"{batch['key'][0]}: id-{int(batch['key'][0])}"
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"resize": "native", "patch": 4},
+        {"resize": "dynamic", "patch": 4},
+        {"resize": "budget", "patch": 4, "tokens": 16},
+        {"resize": "tiles", "size": 8, "longest": 32},
+        {"resize": "tiles", "size": 8, "grids": ((8, 16), (16, 8))},
+    ],
+    ids=lambda image: "-".join(map(str, image)),
+)
+def test_a_transform_that_turns_an_image_on_its_side_is_refused_where_models_see_its_size(
+    make, image
+):
+    def turn(sample, _):
+        return sample | {"images": [np.rot90(image) for image in sample["images"]]}
+
+    options = {"image": ImageSpec(**image), "where": "aspect > 1.5"}
+    with pytest.raises(TransformError, match=r"made an image of (\d+)x(\d+) .* of one of \2x\1,"):
+        list(make(transform=turn, **options))
+    turned_back = lambda sample, _: turn(turn(sample, _), _)  # noqa: E731
+    assert len(list(make(transform=turned_back, **options)))
+
+
 def test_a_transform_that_changes_planned_text_is_refused(make, text):
     def change(sample, _):
         return sample | {"text": "other"}

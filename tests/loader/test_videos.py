@@ -5,7 +5,7 @@ import pytest
 import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, PlanError, StateMismatch
 from datapipe.index.dataset import open_dataset
-from datapipe.testing import assert_resumes_exactly
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from .conftest import IMAGE_ID
 from .video_shards import FRAMES, STILLS, level, make_shards
@@ -150,6 +150,20 @@ def test_arrays_hold_all_frames(make, shards, tmp_path):
         make(4, path=tmp_path / "arrays")
     with pytest.raises(PlanError, match=refused):
         datapipe.convert_dataset(shards, tmp_path / "others", image=image(4))
+
+
+def test_arrays_refuse_to_mirror_frames_one_by_one(make, shards, tmp_path):
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=image())
+    mirrored = ImageSpec(size=16, patch=8, flip=0.5)
+    with pytest.raises(PlanError, match="mirrors all frames of a video alike, and arrays"):
+        make(path=tmp_path / "arrays", image=mirrored)
+
+
+def test_a_cache_on_the_device_mirrors_the_frames_of_a_video_alike(make):
+    options = {"image": ImageSpec(size=16, patch=8, flip=0.5), "epochs": 2}
+    options["meta"] = ("key", "image_geometry")
+    cached = make(device="cpu", cache=CacheSpec(device="1MB"), **options)
+    assert_same_batches(list(make(**options)), list(cached))
 
 
 def test_the_frames_of_a_video_are_cropped_and_mirrored_alike(make):

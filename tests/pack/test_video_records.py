@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 
-from datapipe import pack_dataset
+from datapipe import DecodeError, ImageSpec, VideoSpec, make_loader, pack_dataset
 
 from .chats import llava, question, text
 from .videos import picture, video_bytes
@@ -61,6 +61,45 @@ def test_a_folder_of_frames_is_a_video_in_the_order_of_their_numbers(
     assert (kept["video"], frames) == (name, list(range(11)))
     assert [(v["name"], v["times"][-1]) for v in kept["video_frames"]] == [(name, 5.0)]
     assert (raw / "f" / "10.jpg").read_bytes() in sample.values()
+
+
+def test_a_folder_of_frames_is_found_from_a_relative_image_root(
+    tmp_path, raw, frames_of, monkeypatch
+):
+    frames_of(raw / "f", 5)
+    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video="f", fps=2)]))
+    monkeypatch.chdir(raw.parent)
+    options = {"image_root": raw.name, "video_frames": "fps=2,max=20"}
+    report = pack_dataset(raw / "data.json", tmp_path / "out", **options)
+    assert (report.videos, report.frames, report.rejected) == (1, 5, 0)
+
+
+def test_folders_of_frames_may_start_in_several_folders_of_images(tmp_path, raw, frames_of):
+    frames_of(raw / "A" / "f", 3)
+    frames_of(raw / "B" / "g", 4)
+    for name in ("A/a.jpg", "B/b.jpg"):
+        (raw / name).write_bytes((raw / "A" / "f" / "0.jpg").read_bytes())
+    records = [llava("<video>What?", video=name, fps=2) for name in "fg"]
+    records += [llava("<image>What?", image=name) for name in ("a.jpg", "b.jpg")]
+    (raw / "data.json").write_text(json.dumps(records))
+    report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    assert (report.videos, report.frames, report.images, report.rejected) == (2, 7, 9, 0)
+
+
+def test_frames_of_several_sizes_are_refused_where_patches_hold_several_frames(
+    tmp_path, raw, frames_of
+):
+    listed = frames_of(raw / "f", 4)
+    with Image.open(raw / listed[2]) as frame:
+        frame.rotate(90, expand=True).resize((40, 64)).save(raw / listed[2])
+    (raw / "data.json").write_text(json.dumps([llava("<video>What?", video=listed, fps=2)]))
+    pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    image = ImageSpec(resize="native", patch=14, merge=2, temporal=2, video=VideoSpec())
+    with pytest.raises(DecodeError, match=r"40x64 .* one size; scale them to it and pack .* again"):
+        next(iter(make_loader(tmp_path / "out", batch_size=1, image=image)))
+    alone = ImageSpec(resize="native", patch=14, merge=2)
+    batch = next(iter(make_loader(tmp_path / "out", batch_size=1, image=alone)))
+    assert len(batch["image_grid_thw"]) == 4
 
 
 def test_frames_without_a_rate_are_a_second_apart_and_the_report_says_so(tmp_path, raw, frames_of):

@@ -16,7 +16,7 @@ from datapipe.decode.image import Decoded, Encoded, decode_for
 from datapipe.decode.normalize import ImageMoves, Normalizer, Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
-from datapipe.errors import DecodeError, PlanError
+from datapipe.errors import DecodeError, PlanError, TransformError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import native_size, one
@@ -126,6 +126,22 @@ class ImageTransform(ABC):
         """Decode one image to upright RGB, or raise `DecodeError` as `decode_for` does."""
         target = self._target if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def check_changed(self, image: Decoded, width: int, height: int) -> None:
+        """Raise `TransformError` if a user's transform made an image of a size that does not fit.
+
+        `width` and `height` are those of the index, from which everything beside the pixels
+        follows: rows may be as many for an image on its side, but its patches are others.
+        """
+        if self.spec.one_size or (image.width, image.height) == (width, height):
+            return
+        alike = self._target(image.height, image.width) == self._target(height, width)
+        if not alike or self.spec.grids is not None:  # `image_sizes` of grids are the originals'
+            raise TransformError(
+                f"transform made an image of {image.width}x{image.height} pixels of one of "
+                f"{width}x{height}, on which the plan counts with resize={self.spec.resize!r}; "
+                "return it in the size that it had, or give resize='stretch', 'pad' or 'crop'"
+            )
 
     @abstractmethod
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:

@@ -305,6 +305,7 @@ class BatchBuilder:
         if self.images is not None:
             watch.at(self, slot, "resize")
             for index, image in enumerate(made):
+                self.images.check_changed(slot, index, image)
                 self.images.place(slot, index, image, rows[index])
 
     def _located(self, error: SampleError, slot: int, member: Member | None = None) -> SampleError:

@@ -70,6 +70,15 @@ def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
     return Draw(derive(seed, epoch, _CROPS, sample, number))
 
 
+def frames_taken(columns: Columns, samples: Int64, images: Int64) -> Frames | None:
+    """Return `frames_of` the first images of each sample, `images` of them: int64 [n]."""
+    frames = frames_of(columns, samples)
+    if frames is None:
+        return None
+    before = edges(spans(columns.sample_image, samples)[1])[:-1]
+    return frames[ranges(before, images)]
+
+
 class ImageSlots:
     """Images of one batch.
 
@@ -175,6 +184,11 @@ class ImageSlots:
         image = self._transform(slot, at).decode(data)
         check_indexed((image.width, image.height), self._sides[at])
         return image
+
+    def check_changed(self, slot: int, number: int, image: Decoded) -> None:
+        """Raise `TransformError` if the image, of a user's transform, has no planned size."""
+        at = self._starts[slot] + number
+        self._transform(slot, at).check_changed(image, *self._sides[at])
 
     def place(
         self, slot: int, number: int, image: Decoded, rows: Values, room: UInt8 | None = None
@@ -365,12 +379,7 @@ class ImageSlots:
     @cached_property
     def _in_videos(self) -> Frames | None:
         """Frames among the images of the batch; None if the dataset has none."""
-        columns = self._context.columns
-        frames = frames_of(columns, self._samples)
-        if frames is None:
-            return None
-        before = edges(spans(columns.sample_image, self._samples)[1])[:-1]
-        return frames[ranges(before, self._images)]
+        return frames_taken(self._context.columns, self._samples, self._images)
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:

@@ -56,7 +56,8 @@ class VideoSlots(ImageSlots):
         if self._is_frame[at] and (image.width, image.height) != first:
             raise DecodeError(
                 f"it has {image.width}x{image.height} pixels, and the first frame of its video "
-                f"{first[0]}x{first[1]}; pack the video again"
+                f"{first[0]}x{first[1]}: frames of one patch need one size; scale them to it and "
+                "pack the video again, or give on_error='skip'"
             )
         return image
 

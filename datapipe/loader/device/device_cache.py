@@ -20,7 +20,7 @@ from datapipe.decode.transform import ImageTransform, Placement
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.context import StepJob
-from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, image_draw
+from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, frames_taken, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
 from datapipe.plan.ragged import edges, ranges
 
@@ -130,11 +130,16 @@ class DeviceCache:
         """Return the images of a batch that are drawn to be mirrored; each is one row."""
         if not self._flip:
             return []
+        frames = frames_taken(self._columns, part.samples, part.counts)
+        at = np.zeros(int(part.images[-1]), np.int64) if frames is None else frames.numbers
         return [
-            int(part.images[slot]) + number
+            image
             for slot in range(len(part.samples))
-            for number in range(int(part.counts[slot]))
-            if image_draw(self._seed, *part.step.keys.of(slot), number).mirrors(self._flip)
+            for number, image in enumerate(range(*part.images[slot : slot + 2].tolist()))
+            # One draw for all frames of a video.
+            if image_draw(self._seed, *part.step.keys.of(slot), number - int(at[image])).mirrors(
+                self._flip
+            )
         ]
 
     def _complete_geometry(

@@ -129,13 +129,14 @@ def _frames_in(value: Any, files: Images) -> Sequence[str]:
     if (
         not isinstance(value, str)
         or not is_path(value)
-        or not os.path.isdir(folder := files.path(value))
+        or not os.path.isdir(folder := files.path(value, os.path.isdir))
     ):
         return ()
     names = [name for name in os.listdir(folder) if is_image_name(name) and name[0] != "."]
     if not names:
         raise MissingMember("the folder holds no images", member=value)
-    return [os.path.join(folder, name) for name in sorted(names, key=_by_number)]
+    whole = os.path.abspath(folder)  # a relative path would start from the images' folder again
+    return [os.path.join(whole, name) for name in sorted(names, key=_by_number)]
 
 
 def _by_number(name: str) -> list[Any]:

@@ -78,11 +78,11 @@ class Images:
         """Return whether an image's file is there."""
         return os.path.isfile(self.path(image))
 
-    def path(self, image: Any) -> str:
-        """Return the path of an image's file, see `locate`."""
-        return self.locate(image)[1]
+    def path(self, image: Any, exists: Callable[[str], bool] = os.path.isfile) -> str:
+        """Return the path of an image's file, or of what else `exists` looks for, see `locate`."""
+        return self.locate(image, exists)[1]
 
-    def locate(self, image: Any) -> tuple[str, str]:
+    def locate(self, image: Any, exists: Callable[[str], bool] = os.path.isfile) -> tuple[str, str]:
         """Return the name and the path of an image's file: the first that is there, or likeliest.
 
         Both are empty if no spelling has a name for it.
@@ -91,7 +91,7 @@ class Images:
         found = [(name, os.path.join(folder, name)) for name in names for folder in self.folders]
         if len(found) > 1 or self.respelled:
             for name, path in found:
-                if os.path.isfile(path):
+                if exists(path):
                     return name, path
         for name, path in found if self.respelled else ():
             if there := as_it_lies(path):

@@ -48,8 +48,8 @@ class Schedule:
         count, options = self.origin.source.count, self.options
         if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
             raise PlanError(
-                f"drop_last leaves no step: {count} samples are fewer than batch_size "
-                f"{options.units_per_rank} times world_size {options.world_size}"
+                f"drop_last leaves no step: batch_size {options.units_per_rank} times world_size "
+                f"{options.world_size} is more than the number of samples, {count}"
             )
         # A state that is loaded next may bring the group.
         self.check_exclusion(but=None if self.group_given else "group")

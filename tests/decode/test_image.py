@@ -220,7 +220,7 @@ def reason(function, *args, **options):
 
 
 def verdict(damaged):
-    """Whether an image is said to be whole, as decoding says too; None without a header."""
+    """Return whether both the check and decoding call an image whole; None without a header."""
     try:
         info = probe(damaged)
     except DecodeError:

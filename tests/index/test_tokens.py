@@ -151,7 +151,7 @@ def test_figures_of_more_texts_than_are_looked_at_together():
 
 @pytest.fixture
 def waiting():
-    """Is set once somebody waits for another's count."""
+    """Return an event that is set once a process waits for the count of another."""
     event = threading.Event()
 
     class Notice(logging.Handler):

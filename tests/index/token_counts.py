@@ -51,7 +51,7 @@ def make_manifest(sizes, *, salt=""):
 
 
 MANIFEST = make_manifest([5, 1, 0, 7])
-"""Of four shards, of which one is empty."""
+"""Four shards; one is empty."""
 
 
 def count_shards(parts, missing, manifest=MANIFEST, *, stop_at=None):

@@ -73,7 +73,7 @@ sizes = st.sampled_from([0, 1, 511, 512, 513, 5000])
 
 @st.composite
 def drafts(draw):
-    """What one sample holds: number of images, caption, record, other members."""
+    """Content of a sample: number of images, caption, record, other members."""
     sample = {
         "images": draw(st.integers(0, 2)),
         "caption": draw(st.none() | text),

@@ -84,7 +84,7 @@ def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
 
 
 def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path, rejects):
-    """Of a sample with a good image before a broken one, none stays where the next one belongs."""
+    """A sample whose second image is broken leaves none of its images in the arrays."""
     overwrite_image(damaged, 3, image=1)
     with pytest.raises(PackError, match="3 of 37 inputs were rejected"):
         convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")

@@ -31,7 +31,7 @@ def open_tars():
 
 
 def nothing_is_left():
-    """Whether threads and open shards are gone; workers take their time to finish a sample."""
+    """Return True once threads and open shards are gone; workers finish their sample first."""
     return not workers() and open_tars() <= BEFORE["tars"]
 
 

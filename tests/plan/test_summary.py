@@ -42,7 +42,7 @@ def summary_of(units, world_size=1, **options):
 
 
 def imbalance(steps, cost):
-    """How much less than the most the shares of a step cost, on the average."""
+    """Return the mean share of the slowest rank's cost that the others wait for."""
     costs = [[cost(share.units.sizes) for share in step] for step in steps]
     return np.mean([1 - np.mean(each) / max(each) if max(each) else 0.0 for each in costs])
 

@@ -18,9 +18,10 @@ IMAGE_KEYS = (
     *("pixel_values", "image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
     *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
 )
-"""Keys of a batch whose values are of its images and videos, in their order."""
+"""Keys of a batch that describe its images and videos, in the order of these."""
 
 TYPE_KEYS = ("token_type_ids", "mm_token_type_ids")
+"""Keys under which a batch may say which tokens stand for images; see `TextSpec.token_types`."""
 
 BATCH_KEYS = frozenset(
     {

@@ -193,8 +193,8 @@ class Teaching:
             said.append(text)
         if self.with_text - self.with_labels > _RARE * self.samples:
             said.append(
-                f"{self.with_text - self.with_labels:,} of {self.samples:,} samples have text of "
-                "which nothing is learnt: no turn is the assistant's, or it is marked so"
+                f"{self.with_text - self.with_labels:,} of {self.samples:,} samples have text, but "
+                "nothing of it is learnt: no turn is the assistant's, or it is marked so"
             )
         return said
 

@@ -36,7 +36,7 @@ def test_a_report_counts_what_is_learnt_and_shows_three_samples(lines, tmp_path,
         "images a sample": "0: 1, 1: 2, 2: 1",
     }
     (warning,) = report.teaching.warnings()
-    assert warning.startswith("1 of 4 samples have text of which nothing is learnt")
+    assert warning.startswith("1 of 4 samples have text, but nothing of it is learnt")
     first, _, third = report.shown
     assert first.lines() == [
         "data.jsonl#0: 1 image",

@@ -7,7 +7,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import sub
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,11 +50,12 @@ _buffers = threading.local()
 
 
 class _Spans(NamedTuple):
-    """Members of a shard by offset: their numbers in the index, bounds and checksums."""
+    """Members of a shard by offset: their numbers in the index, bounds, sizes and checksums."""
 
     numbers: list[int]
     starts: list[int]
     ends: list[int]  # offsets behind the last byte
+    sizes: list[int]
     crc32: list[int]
 
     def some(self, start: int, stop: int) -> _Spans:
@@ -100,8 +100,8 @@ class MemberCheck:
         order = order[edges[part] : edges[part + 1]]
         if not len(order):
             return
-        offsets = table.offset[order]
-        values = order, offsets, offsets + table.size[order], table.crc32[order]
+        offsets, sizes = table.offset[order], table.size[order]
+        values = order, offsets, offsets + sizes, sizes, table.crc32[order]
         spans = _Spans(*(of_all.tolist() for of_all in values))
         before = spans.starts[0] - self.lead
         if part:
@@ -155,7 +155,7 @@ class MemberCheck:
             if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
         self.found.members += count
-        self.found.bytes += sum(ends) - sum(starts)
+        self.found.bytes += sum(spans.sizes)
         self.tell(count, last - start)
 
     def _look_at_headers(self) -> None:
@@ -219,11 +219,10 @@ def _is_right(data: memoryview, between: list[memoryview], spans: _Spans) -> boo
     One checksum is taken of them all: a thread waits for the interpreter's lock after each, and two
     were hardly faster than one. False too where members overlap or are cut.
     """
-    sizes = list(map(sub, spans.ends, spans.starts))
-    if min(sizes) < 0 or sum(sizes) + sum(map(len, between)) != len(data):
+    if min(spans.sizes) < 0 or sum(spans.sizes) + sum(map(len, between)) != len(data):
         return False
     total = 0
-    for piece, stated, size in zip(between, spans.crc32, sizes, strict=True):
+    for piece, stated, size in zip(between, spans.crc32, spans.sizes, strict=True):
         total = crc32_combine(crc32(piece, total), stated, size)
     return total == crc32(data)
 

@@ -19,12 +19,13 @@ from datapipe.decode.video import MISSING_AV, VIDEO_TIMEOUT, parse_video_frames
 from datapipe.errors import PackError, PlanError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
+from datapipe.index.tar.listing import urls_of
 from datapipe.pack.engine import open_engine
 from datapipe.pack.input.raw_sample import Captions, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
-from datapipe.pack.raw_download import downloaded, urls_of
+from datapipe.pack.raw_download import downloaded
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.report import PackReport
@@ -189,7 +190,8 @@ def pack_dataset(
             arrival = held.enter_context(data)
             raw, read_options = arrival.raw, replace(read_options, wait=arrival.wait)
         runs = held.enter_context(closing(open_engine(engine, workers, address, runtime_env)))
-        reading = choose_reading(Survey(raw, videos=read_options.videos), format, read_options)
+        survey = Survey(raw, videos=read_options.videos)
+        reading = choose_reading(survey, format, read_options)
         reader = reading.reader
         if arrival is not None and "wait" not in reader.takes:
             arrival.wait_for_all()

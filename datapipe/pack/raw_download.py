@@ -23,13 +23,12 @@ from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
 from datapipe.index.tar.headers import BLOCK
-from datapipe.index.tar.listing import expand, names_shards, refuse_urls
 from datapipe.pack.journal import working_folder
 from datapipe.pack.space import check_room
 from datapipe.pack.writers.shards import writing
 from datapipe.progress import Progress, readable_size
 from datapipe.remote.download import RANGE, RemoteFiles
-from datapipe.remote.folder import RemoteOptions, is_remote
+from datapipe.remote.folder import RemoteOptions
 from datapipe.workers.threads import ThreadPool, ThreadResults
 
 _AT_ONCE = 64  # files
@@ -40,22 +39,6 @@ _COMPANION = re.compile(r"((?:.*/)?\d+)\.parquet|(.*)(?:\.idx|\.index\.parquet|_
 _HIDDEN = re.compile(r"(^|/)\.")
 # First block of a placeholder: no tar header, so reading a placeholder as a tar is an error
 _ABSENT = b"This tar is still to be downloaded.".ljust(BLOCK, b"\n")
-
-
-def urls_of(raw: object) -> list[str]:
-    """Return the URL of raw data, or those of a list of tars; none of what is on this machine.
-
-    Raises `IndexMismatch` for a list in which some are URLs.
-    """
-    if not isinstance(raw, str) or raw.startswith("file:"):
-        return []
-    if not names_shards(raw):
-        return [raw] if is_remote(raw) else []
-    names = expand(raw)
-    if all(is_remote(name) and not name.startswith("pipe:") for name in names):
-        return names
-    refuse_urls(names)
-    return []
 
 
 class Arrival:

@@ -20,6 +20,7 @@ from pathlib import Path
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.raw_data import COMPRESSED_TARS
+from datapipe.remote.folder import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,22 @@ def names_shards(path: object) -> bool:
         return not os.path.exists(text)
     except ValueError:  # a NUL
         return False
+
+
+def urls_of(raw: object) -> list[str]:
+    """Return the URL of raw data, or those of a list of tars; none for data on this machine.
+
+    Raises `IndexMismatch` for a list in which some are URLs.
+    """
+    if not isinstance(raw, str) or raw.startswith("file:"):
+        return []
+    if not names_shards(raw):
+        return [raw] if is_remote(raw) else []
+    names = expand(raw)
+    if all(is_remote(name) and not name.startswith("pipe:") for name in names):
+        return names
+    refuse_urls(names)
+    return []
 
 
 def tars_at(path: str | os.PathLike[str]) -> Tars:

@@ -15,7 +15,7 @@ from datapipe.models.glm4v import glm4v
 from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl
 from datapipe.models.llava import llava, llava_next, llava_onevision
-from datapipe.models.pixtral import pixtral
+from datapipe.models.pixtral import lighton_ocr, pixtral
 from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.text.spec import TextSpec, take_object
 
@@ -44,6 +44,9 @@ MODELS: dict[str, dict[str, Family]] = {
     "glm4v": {"Glm4vProcessor": glm4v},
     "glm4v_moe": {"Glm4vProcessor": glm4v},
     "glm46v": {"Glm46VProcessor": glm4v},
+    "glm_ocr": {"Glm46VProcessor": glm4v},
+    "lighton_ocr": {"LightOnOcrProcessor": lighton_ocr},
+    "fast_vlm": {"LlavaProcessor": llava},
     "idefics3": {"Idefics3Processor": idefics3},
     "smolvlm": {"SmolVLMProcessor": idefics3},
 }

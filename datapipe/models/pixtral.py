@@ -1,7 +1,8 @@
-"""Pixtral and Mistral Small 3: images of their own size, each row of tokens with an end.
+"""Pixtral, Mistral Small 3 and LightOnOCR: images of their own size.
 
-`PixtralProcessor` with `PixtralImageProcessor`. An image is rows of `[IMG]`, one for each square of
-merged patches, with `[IMG_BREAK]` between rows and `[IMG_END]` after the last.
+`PixtralProcessor` and `LightOnOcrProcessor`, both with `PixtralImageProcessor`. An image of Pixtral
+is rows of `[IMG]`, one for each square of merged patches, with `[IMG_BREAK]` between rows and
+`[IMG_END]` after the last. One of LightOnOCR is as many `<|image_pad|>`, without a break.
 """
 
 from __future__ import annotations
@@ -14,22 +15,34 @@ from datapipe.text.spec import TextSpec
 
 def pixtral(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
+    named = files.processor
+    markup = ImageMarkup(
+        between_rows=named.get("image_break_token", "[IMG_BREAK]"),
+        end=named.get("image_end_token", "[IMG_END]"),
+    )
+    text = files.text(image_token=named.get("image_token", "[IMG]"), image_markup=markup)
+    return _image(files, patch=16, merge=1), text
+
+
+def lighton_ocr(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of LightOnOCR, or raise `PlanError`."""
+    nothing = ImageMarkup()  # Without one, Qwen's tokens would stand around those of an image.
+    text = files.text(image_token=files.image_token, image_markup=nothing)
+    return _image(files, patch=14, merge=2), text
+
+
+def _image(files: ModelFiles, *, patch: int, merge: int) -> ImageSpec:
+    """Return the options of images, with the processor's own `patch` and `merge`."""
     size = files.images.get("size") or {"longest_edge": 1024}
     longest = size.get("longest_edge")
     if not isinstance(longest, int):
         raise files.refuse(f"size of its image processor is {size!r}, without a longest_edge")
     if files.images.get("do_center_crop"):
         raise files.refuse("its images are cropped (do_center_crop=true)")
-    processor = files.processor
-    image = ImageSpec(
+    return ImageSpec(
         resize="dynamic",
-        patch=processor.get("patch_size", 16),
-        merge=processor.get("spatial_merge_size", 1),
+        patch=files.processor.get("patch_size", patch),
+        merge=files.processor.get("spatial_merge_size", merge),
         longest=longest,
         **pixel_options(files, "clip"),
     )
-    markup = ImageMarkup(
-        between_rows=processor.get("image_break_token", "[IMG_BREAK]"),
-        end=processor.get("image_end_token", "[IMG_END]"),
-    )
-    return image, files.text(image_token=processor.get("image_token", "[IMG]"), image_markup=markup)

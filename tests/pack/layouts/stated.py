@@ -90,22 +90,15 @@ class _Writer:
 
     def file(self, name: str, content: Any) -> None:
         """Write a file of texts, lines or rows."""
-        ext = name.rpartition(".")[2]
-        match content, ext:
-            case str(), _:
+        match content:
+            case str():
                 self.raw.text(name, content)
-            case bytes(), _:
+            case bytes():
                 self.raw.bytes(name, content)
-            case [str(), *_], _:
+            case [str(), *_]:
                 self.raw.text(name, "".join(f"{line}\n" for line in content))
-            case _, "csv" | "tsv":
-                self.raw.csv(name, content, "\t" if ext == "tsv" else ",")
-            case _, "jsonl":
-                self.raw.jsonl(name, content)
-            case _, "parquet":
-                self.raw.parquet(name, content)
             case _:
-                self.raw.json(name, content)
+                self.raw.write(name, content)
 
     def samples(self, stated: dict[str, Any]) -> Iterable[Sample]:
         """Return a sample for every number, each of them once."""

@@ -54,10 +54,6 @@ def captioned(number: int | tuple[int, ...], text: Words) -> Sample:
     return Sample(numbers, (("user", ""), ("assistant", text)))
 
 
-def textless(*numbers: int) -> Sample:
-    return Sample(numbers, ())
-
-
 def chat(number: int | tuple[int, ...], *texts: Words, system: str = "") -> Sample:
     """Return the sample of a conversation: what the user and the assistant say by turns."""
     numbers = number if isinstance(number, tuple) else (number,)

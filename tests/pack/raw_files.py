@@ -27,18 +27,29 @@ from .record_files import write
 
 
 class Tagged(NamedTuple):
+    """A value that a text cannot express."""
+
     tag: str
-    value: str
+    value: Any
 
 
 class _Loader(yaml.SafeLoader):
     pass
 
 
-_Loader.add_multi_constructor("!", lambda loader, tag, node: Tagged(tag, node.value))
+def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> Tagged:
+    match node:
+        case yaml.MappingNode():
+            return Tagged(tag, loader.construct_mapping(node, deep=True))
+        case yaml.SequenceNode():
+            return Tagged(tag, loader.construct_sequence(node, deep=True))
+    return Tagged(tag, loader.construct_scalar(node))
 
 
-def read_table(name: str) -> Any:
+_Loader.add_multi_constructor("!", _tagged)
+
+
+def read_table(name: str | Path) -> Any:
     return yaml.load((Path(__file__).parent / name).read_text("utf-8"), _Loader)
 
 

@@ -325,12 +325,10 @@ def test_what_was_damaged_meanwhile_is_packed_again(
     path = out / name
     content = path.read_bytes()
     assert content
-    if harm == "cut":
-        path.write_bytes(content[:20])
-    elif harm == "gone":
+    flipped = content[:30] + bytes([content[30] ^ 1]) + content[31:]
+    path.write_bytes({"cut": content[:20], "flip": flipped}.get(harm, content))
+    if harm == "gone":
         path.unlink()
-    elif harm == "flip":
-        path.write_bytes(content[:30] + bytes([content[30] ^ 1]) + content[31:])
     caplog.clear()
     pack(raw, out)
     pack(raw, tmp_path / "whole")

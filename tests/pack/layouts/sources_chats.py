@@ -13,17 +13,14 @@ from .templates import NUMBER, cell, chats, each, filled, images
 def mix665k(raw: Raw) -> Fate:
     folders = ("coco/train2017", "gqa/images", "ocr_vqa/images", "textvqa/train_images")
     folders += ("vg/VG_100K", "vg/VG_100K_2")
+    names = [f"{folder}/{n:012d}.jpg" for n, folder in enumerate(folders)]
+    images(raw, *names, numbers=range(6))
     texts = ("What is in picture {n}?", "Thing {n}.", "More?", "More of {n}.")
-    rows, samples = [], []
-    for n, folder in enumerate(folders):
-        name = f"{folder}/{n:012d}.jpg"
-        images(raw, name, numbers=[n])
-        turns = llava("<image>\n" + texts[0], *texts[1:])
-        row = {"id": "{n:012d}", "image": name, "conversations": turns}
-        rows += each(row, numbers=[n])
-        samples += chats("<image>" + texts[0], *texts[1:], numbers=[n])
+    row = {"id": "{n:012d}", "conversations": llava("<image>\n" + texts[0], *texts[1:])}
+    rows = [filled(row, n) | {"image": name} for n, name in enumerate(names)]
     rows.insert(3, {"id": "wgByO4Y_0", "model": "", "conversations": llava("Hi", "Hello.")})
     raw.write("llava_v1_5_mix665k.json", rows)
+    samples = chats("<image>" + texts[0], *texts[1:], numbers=range(6))
     return packed(*samples, chat((), "Hi", "Hello."))
 
 
@@ -51,12 +48,10 @@ def llava_pretrain(raw: Raw) -> Fate:
 @source("ShareGPT4V", include="sharegpt4v/sharegpt4v_instruct_gpt4-vision_cap100k.json")
 def sharegpt4v(raw: Raw) -> Fate:
     folders = ("coco/train2017", "sam/images", "llava/llava_pretrain/images", "wikiart/images")
-    rows = []
-    for n in N:
-        name = f"{folders[n % 4]}/{n:06d}.jpg"
-        images(raw, name, numbers=[n])
-        turns = llava("What do you see in {n}?\n<image>", "In the image there is {n}.")
-        rows += each({"id": "{n}", "image": name, "conversations": turns}, numbers=[n])
+    names = [f"{folders[n % 4]}/{n:06d}.jpg" for n in N]
+    images(raw, *names)
+    turns = llava("What do you see in {n}?\n<image>", "In the image there is {n}.")
+    rows = [filled({"id": "{n}", "image": names[n], "conversations": turns}, n) for n in N]
     raw.write("sharegpt4v/sharegpt4v_instruct_gpt4-vision_cap100k.json", rows)
     raw.write("sharegpt4v/share-captioner_coco_lcs_sam_1246k_1107.json", rows[:6])
     raw.write("sharegpt4v/sharegpt4v_mix665k_cap23k_coco-ap9k_lcs3k_sam9k_div2k.json", rows[:4])
@@ -93,13 +88,11 @@ def llava_video(raw: Raw) -> Fate:
 # images; some records are text alone, with an empty image or none.
 @source("Cambrian-10M", include="Cambrian7M_withsystemprompt.jsonl")
 def cambrian(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        name = f"{('coco', 'geo170k', 'chartqa')[n % 3]}/train/{n}.png"
-        images(raw, name, numbers=[n])
-        turns = llava("<image>\nHow many in {n}?", "{n}")
-        row = {"id": "{n}", "image": name, "conversations": turns, "source": "cambrian.json"}
-        rows += each(row, numbers=[n])
+    names = [f"{('coco', 'geo170k', 'chartqa')[n % 3]}/train/{n}.png" for n in N]
+    images(raw, *names)
+    row = {"id": "{n}", "source": "cambrian.json"}
+    row |= {"conversations": llava("<image>\nHow many in {n}?", "{n}")}
+    rows = [filled(row, n) | {"image": names[n]} for n in N]
     rows.insert(2, {"id": "t", "conversations": llava("Sum?", "3"), "source": "orca.json"})
     raw.write("Cambrian7M_withsystemprompt.jsonl", rows)
     raw.write("Cambrian10M.jsonl", rows)

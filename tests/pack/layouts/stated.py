@@ -24,30 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..raw_files import read_table
 from .raw import Raw
 from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, packed, refused
-from .templates import Tagged, filled, filled_text, listed, number_of
+from .templates import filled, filled_text, listed, number_of
 
 _IMAGES = re.compile(r"\d*n(\+\d+)?")
 """An image of a tar, by its number."""
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> Tagged:
-    match node:
-        case yaml.MappingNode():
-            return Tagged(tag, loader.construct_mapping(node, deep=True))
-        case yaml.SequenceNode():
-            return Tagged(tag, loader.construct_sequence(node, deep=True))
-    return Tagged(tag, loader.construct_scalar(node))
-
-
-_Loader.add_multi_constructor("!", _tagged)
 
 
 @dataclass(frozen=True)
@@ -152,4 +135,4 @@ def _layout(stated: dict[str, Any]) -> Layout:
 
 
 for path in sorted((Path(__file__).parent / "further").glob("*.yaml")):
-    LAYOUTS += map(_layout, yaml.load(path.read_text("utf-8"), _Loader))
+    LAYOUTS += map(_layout, read_table(path))

@@ -4,22 +4,16 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..chats import messages, turns
+from ..raw_files import Tagged
 from .pictures import medium, pages, picture
 from .raw import Raw
 from .table import Has, N, Sample, captioned, chat
 
 _NUMBER = re.compile(r"(?:(\d*)n)?(?:%(\d+))?\+?(\d+)?")
 _PLACE = re.compile(r"\{(\d*n[%+\d]*)(?::(\w+))?\}")
-
-
-class Tagged(NamedTuple):
-    """A value that a text cannot express; `stated.py` lists the tags."""
-
-    tag: str
-    value: Any
 
 
 NUMBER = Tagged("n", "n")

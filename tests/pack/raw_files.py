@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from PIL import Image
 
 from .chats import turns
+from .layouts.pictures import pages
 from .record_files import write
 
 
@@ -88,10 +88,7 @@ class RawFiles(NamedTuple):
                 return self.encode(kind="PNG")
             case Tagged("pages", text):
                 kind, count = text.split()
-                first, *others = (
-                    Image.new("RGB", (24, 16), (80 * n, 9, 9)) for n in range(int(count))
-                )
-                return self.encode(first, kind, save_all=True, append_images=others)
+                return pages(range(int(count)), kind)
             case Tagged("video", frames):
                 from .videos import video_bytes
 

@@ -45,7 +45,7 @@ def linked_raw(raw: Raw) -> Fate:
 @layout("compressed tars")
 def tar_gz(raw: Raw) -> Fate:
     path = raw.shard("part-0.tar", {f"{n}": {"jpg": n, "txt": f"text {n}"} for n in N})
-    raw.bytes("part-0.tar.gz", gzip.compress(path.read_bytes()))
+    raw.write("part-0.tar.gz", gzip.compress(path.read_bytes()))
     path.unlink()
     return refused("gunzip|tar -x|decompress")
 

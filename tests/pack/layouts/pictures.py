@@ -1,6 +1,7 @@
 """Tiny images of one colour that tells which image it is, and bytes of other media."""
 
 import io
+from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
@@ -27,7 +28,7 @@ def picture(number: int, kind: str = "jpg") -> bytes:
     return pages([number], kind)
 
 
-def pages(numbers: list[int], kind: str) -> bytes:
+def pages(numbers: Iterable[int], kind: str) -> bytes:
     """Return a file of several images: pages of a TIFF, frames of a GIF."""
     first, *others = (Image.new("RGB", SIZE, colour(number)) for number in numbers)
     buffer = io.BytesIO()

@@ -61,21 +61,29 @@ class Raw:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def bytes(self, name: str, content: bytes) -> None:
-        """Write a file that the account leaves to the layout."""
-        self.path(name).write_bytes(content)
-
     def text(self, name: str, content: str) -> None:
-        self.bytes(name, content.encode())
+        self.path(name).write_bytes(content.encode())
+
+    def write(self, name: str, content: Any, schema: Any = None) -> None:
+        """Write what the account leaves out: a text, bytes, or records as the extension says."""
+        match content:
+            case bytes():
+                self.path(name).write_bytes(content)
+            case str():
+                self.text(name, content)
+            case _ if name.endswith(".json"):
+                self.text(name, json.dumps(content, ensure_ascii=False))
+            case _:
+                write(self.path(name), content, schema)
 
     def image(self, name: str, number: int, kind: str | None = None) -> None:
         """Write an image; `kind` differs from the extension if given."""
-        self.bytes(name, picture(number, kind or name.rpartition(".")[2]))
+        self.write(name, picture(number, kind or name.rpartition(".")[2]))
         self.count(name, number)
 
     def other(self, name: str, content: bytes | None = None) -> None:
         """Write a file of another medium, which no sample can show."""
-        self.bytes(name, medium(name.rpartition(".")[2]) if content is None else content)
+        self.write(name, medium(name.rpartition(".")[2]) if content is None else content)
         self.count(name, None)
 
     def count(self, name: str, number: int | None) -> None:
@@ -92,20 +100,13 @@ class Raw:
         self.held.append(Held((), column, number))
         return picture(number, "png")
 
-    def write(self, name: str, rows: Any, schema: Any = None) -> None:
-        """Write records in the form that the extension says."""
-        if name.endswith(".json"):
-            self.text(name, json.dumps(rows, ensure_ascii=False))
-        else:
-            write(self.path(name), rows, schema)
-
     def files(self, parts: Parts) -> None:
         for stem, part in parts.items():
             for ext, content in part.items():
                 if isinstance(content, int):
                     self.image(f"{stem}.{ext}", content)
                 else:
-                    self.bytes(f"{stem}.{ext}", _encode(ext, content))
+                    self.write(f"{stem}.{ext}", content)
 
     def shard(self, name: str, parts: Parts, account: bool = True) -> Path:
         path = self.path(name)

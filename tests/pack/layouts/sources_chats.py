@@ -223,7 +223,7 @@ def llama_factory(raw: Raw) -> Fate:
     sound = {"messages": turns, "audios": ["mllm_demo_data/1.mp3"]}
     raw.write("mllm_audio_demo.json", [sound] * 3)
     raw.write("alpaca_en_demo.json", [{"instruction": "Hi", "input": "", "output": "Hello"}] * 3)
-    raw.bytes("mllm_demo_data/1.mp3", b"ID3")
+    raw.write("mllm_demo_data/1.mp3", b"ID3")
     raw.write("dataset_info.json", {"mllm_demo": {"file_name": "mllm_demo.json"}})
     raw.given = raw.folder / "mllm_demo.json"
     first = chats(*twice, shown=("n", "n"), numbers=[0])

@@ -74,14 +74,9 @@ class _Writer:
     def file(self, name: str, content: Any) -> None:
         """Write a file of texts, lines or rows."""
         match content:
-            case str():
-                self.raw.text(name, content)
-            case bytes():
-                self.raw.bytes(name, content)
             case [str(), *_]:
-                self.raw.text(name, "".join(f"{line}\n" for line in content))
-            case _:
-                self.raw.write(name, content)
+                content = "".join(f"{line}\n" for line in content)
+        self.raw.write(name, content)
 
     def samples(self, stated: dict[str, Any]) -> Iterable[Sample]:
         """Return a sample for every number, each of them once."""

@@ -2,9 +2,12 @@
 
 
 def chat(*contents, **fields):
+    return {"messages": messages(*contents)} | fields
+
+
+def messages(*contents):
     roles = ("user", "assistant")
-    turns = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
-    return {"messages": turns} | fields
+    return [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
 
 
 def question(asked, answered="Ok.", **fields):

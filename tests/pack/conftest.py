@@ -17,26 +17,15 @@ def raw(tmp_path):
 
 
 @pytest.fixture
-def put(jpeg):
-    """Writes files below a folder: bytes, texts, images by their numbers, all else as JSON."""
-
-    def write(folder, files):
-        for name, content in files.items():
-            if isinstance(content, int):
-                content = jpeg(content)
-            elif not isinstance(content, bytes):
-                content = (content if isinstance(content, str) else json.dumps(content)).encode()
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        return folder
-
-    return write
-
-
-@pytest.fixture
 def raw_files(jpeg, encode, make_tar):
     """Writes the files that a table states."""
     return RawFiles(jpeg, encode, make_tar)
+
+
+@pytest.fixture
+def put(raw_files):
+    """Writes files below a folder, by their names: bytes, texts, images by numbers, records."""
+    return raw_files.write
 
 
 @pytest.fixture
@@ -61,14 +50,12 @@ def packed_records(packed):
 
 
 @pytest.fixture
-def lines(raw, jpeg):
+def lines(raw, put):
     """Writes records as JSONL, beside a.jpg, b.jpg and c.jpg."""
 
     def write(*records):
-        for number, name in enumerate("abc"):
-            (raw / f"{name}.jpg").write_bytes(jpeg(number))
-        texts = (json.dumps(record) + "\n" for record in records)
-        (raw / "data.jsonl").write_text("".join(texts))
+        texts = "".join(json.dumps(record) + "\n" for record in records)
+        put(raw, {"a.jpg": 0, "b.jpg": 1, "c.jpg": 2, "data.jsonl": texts})
         return raw / "data.jsonl"
 
     return write

@@ -20,25 +20,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from PIL import Image
 
 from .chats import turns
+from .layouts.pictures import pages
 from .record_files import write
 
 
 class Tagged(NamedTuple):
+    """A value that a text cannot express."""
+
     tag: str
-    value: str
+    value: Any
 
 
 class _Loader(yaml.SafeLoader):
     pass
 
 
-_Loader.add_multi_constructor("!", lambda loader, tag, node: Tagged(tag, node.value))
+def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> Tagged:
+    match node:
+        case yaml.MappingNode():
+            return Tagged(tag, loader.construct_mapping(node, deep=True))
+        case yaml.SequenceNode():
+            return Tagged(tag, loader.construct_sequence(node, deep=True))
+    return Tagged(tag, loader.construct_scalar(node))
 
 
-def read_table(name: str) -> Any:
+_Loader.add_multi_constructor("!", _tagged)
+
+
+def read_table(name: str | Path) -> Any:
     return yaml.load((Path(__file__).parent / name).read_text("utf-8"), _Loader)
 
 
@@ -77,10 +88,7 @@ class RawFiles(NamedTuple):
                 return self.encode(kind="PNG")
             case Tagged("pages", text):
                 kind, count = text.split()
-                first, *others = (
-                    Image.new("RGB", (24, 16), (80 * n, 9, 9)) for n in range(int(count))
-                )
-                return self.encode(first, kind, save_all=True, append_images=others)
+                return pages(range(int(count)), kind)
             case Tagged("video", frames):
                 from .videos import video_bytes
 

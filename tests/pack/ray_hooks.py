@@ -9,19 +9,15 @@ from datapipe.pack.input import raw_sample
 from datapipe.pack.workers import library_messages, prepare
 
 
-def _at(name, act):
+def die_at_333():
     add_image = prepare._Sample.add_image
 
     def watched(self, image):
-        if str(image.blob.path).endswith(name):
-            act()
+        if str(image.blob.path).endswith("333.jpg"):
+            os.kill(os.getpid(), signal.SIGKILL)
         add_image(self, image)
 
     prepare._Sample.add_image = watched
-
-
-def die_at_333():
-    _at("333.jpg", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def linger():

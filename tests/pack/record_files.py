@@ -20,30 +20,24 @@ def open_(raw, **options):
     return open_records(Survey(raw), ReadOptions(**options), fits, "`a`")
 
 
-def write_csv(path, rows, delimiter=",", **how):
-    with path.open("w", newline="", **how) as file:
-        writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write(path, rows):
+def write(path, rows, schema=None):
     path.parent.mkdir(parents=True, exist_ok=True)
-    match path.suffixes[-1]:
+    each = [rows] if isinstance(rows, dict) else rows
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in each)
+    match path.suffix:
         case ".json":
             path.write_text(json.dumps(rows, indent=1), "utf-8")
-        case ".csv":
-            write_csv(path, rows, encoding="utf-8-sig")  # as Excel writes it
-        case ".tsv":
-            write_csv(path, rows, "\t", encoding="utf-8")
+        case ".csv" | ".tsv":
+            # Excel begins CSV with a mark.
+            delimiter, encoding = (",", "utf-8-sig") if path.suffix == ".csv" else ("\t", "utf-8")
+            with path.open("w", newline="", encoding=encoding) as file:
+                writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+                writer.writeheader()
+                writer.writerows(rows)
         case ".parquet":
-            pq.write_table(pa.Table.from_pylist(rows), path)
+            pq.write_table(pa.Table.from_pylist(rows, schema), path)
         case ".gz":
-            path.write_bytes(gzip.compress(as_lines(rows).encode()))
+            path.write_bytes(gzip.compress("".join(lines).encode()))
         case _:
-            path.write_text(as_lines(rows), "utf-8")
+            path.write_text("".join(lines), "utf-8")
     return path
-
-
-def as_lines(rows):
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

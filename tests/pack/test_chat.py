@@ -66,12 +66,6 @@ def test_contents_of_gemini(lines, packed_records, jpeg, name):
     assert said(kept) == BRIEF
 
 
-def test_a_record_that_is_nested_too_deeply_is_rejected(reasons_of):
-    shallow, deep = (json.loads("[" * depth + "]" * depth) for depth in (100, 600))
-    records = (chat("1+1?", "2", odd=odd) for odd in (shallow, deep))
-    assert reasons_of(*records) == ["record is nested too deeply to be written as JSON"]
-
-
 def test_image_columns_in_parts_of_parquet(raw, packed_records, jpeg):
     datasets = pytest.importorskip("datasets")
     string = datasets.Value("string")

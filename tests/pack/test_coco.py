@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from datapipe.pack.readers.caption_files import COCO as READER
 
 from .cases import cases
 from .reading import choose_reader, estimate, read_all, recognises
+from .reading import read as read_inputs
 
 IMAGES = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)]
 ANNOTATIONS = [
@@ -30,9 +32,7 @@ def make_coco(raw, put):
     return make
 
 
-def read(raw, **options):
-    """Return the inputs with the first caption of each image."""
-    return list(read_all(READER, raw, ReadOptions(captions="first", **options)))
+read = partial(read_inputs, READER)
 
 
 # --- which file, which folder of images -------------------------------------------------------
@@ -43,8 +43,7 @@ def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
     raw = make_coco(name=name, folder=folder)
     for given in (raw, raw / name, (raw / name).parent):
         assert choose_reader(given) is READER
-        sample = read(given)[0]
-        assert sample.images[0].blob.read()
+        assert read(given)[0].images[0].blob.read()
 
 
 def test_samples_are_estimated(make_coco):
@@ -129,11 +128,9 @@ def test_a_scratch_folder_that_cannot_be_used_is_named(make_coco, tmp_path):
 
 @pytest.mark.parametrize("layout", ["coco", "table"])
 def test_the_report_says_what_repeated_images_take(make_coco, tmp_path, put, layout):
-    if layout == "coco":
-        raw = make_coco()
-    else:
-        texts = ["A cat", "A grey cat", "A cat on a mat"]
-        raw = put(tmp_path / "raw", {"0.jpg": 0, "a.jsonl": {"image": "0.jpg", "caption": texts}})
+    texts = ["A cat", "A grey cat", "A cat on a mat"]
+    table = {"0.jpg": 0, "a.jsonl": {"image": "0.jpg", "caption": texts}}
+    raw = make_coco() if layout == "coco" else put(tmp_path / "raw", table)
     report = pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (line,) = [note for note in report.notes if "repeat" in note]
     start = "2 samples repeat an image for another of its captions and take "

@@ -16,16 +16,10 @@ from .reading import read as read_inputs
 
 
 @pytest.fixture
-def raw(tmp_path, jpeg):
-    for number in range(3):
-        (tmp_path / f"{number}.jpg").write_bytes(jpeg(number))
-
-    def write(*rows):
-        path = tmp_path / "data.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    return write
+def raw(tmp_path, put):
+    """Writes rows beside 0.jpg, 1.jpg and 2.jpg."""
+    put(tmp_path, {"0.jpg": 0, "1.jpg": 1, "2.jpg": 2})
+    return lambda *rows: put(tmp_path, {"data.jsonl": rows}) / "data.jsonl"
 
 
 read = partial(read_inputs, READER)
@@ -70,11 +64,9 @@ def test_an_answer_that_its_row_calls_bad_is_a_reject(raw, columns):
     assert [sample.record["label"] for sample in mapped] == [True, False]
 
 
-def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
+def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg, put):
     path = raw({"ID": "scan_7", "Caption": "A lung"}, {"ID": "scan_8", "Caption": "A knee"})
-    (path.parent / "train").mkdir()
-    for number in (7, 8):
-        (path.parent / "train" / f"scan_{number}.jpg").write_bytes(jpeg(number))
+    put(path.parent / "train", {"scan_7.jpg": 7, "scan_8.jpg": 8})
     with pytest.raises(PackError, match="images are here whose names hold the ids") as caught:
         read(path)
     first, second = read(path, **remedy(str(caught.value)))

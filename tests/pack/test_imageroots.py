@@ -10,14 +10,11 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.index.manifest import read_manifest
-from datapipe.pack.input.raw_sample import ReadOptions
-from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.streams.record_files import open_records
 
 from .cases import cases
 from .chats import llava
-from .record_files import fits, write
+from .record_files import open_, write
 
 NAMES = [f"{number:04d}.jpg" for number in range(60)]
 
@@ -30,8 +27,7 @@ def touch(folder, names=NAMES):
 
 def opened(raw, **options):
     notes = Notes()
-    records = open_records(Survey(raw), ReadOptions(notes=notes, **options), fits, "`a`")
-    return records, notes.lines()
+    return open_(raw, notes=notes, **options), notes.lines()
 
 
 def rows(path, names=NAMES, prefix=""):

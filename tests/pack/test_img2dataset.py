@@ -1,6 +1,5 @@
 """img2dataset's shards: tar or folder and table are joined, and failed downloads are rejects."""
 
-import hashlib
 import json
 from functools import partial
 
@@ -15,6 +14,7 @@ from datapipe.pack.readers.img2dataset import READER
 
 from .reading import choose_reader, estimate, recognises
 from .reading import read as read_inputs
+from .record_files import write
 
 # The columns that version 1.47 writes, with one that the user asked to keep.
 SCHEMA = pa.schema(
@@ -35,25 +35,25 @@ def sources(taken, kind):
     return [one.source for one in taken if isinstance(one, kind)]
 
 
-@pytest.fixture
-def row(jpeg):
-    """A row of the table; `failed` is a (status, message)."""
+def row(number, status="success", message=None, **fields):
+    """A row of the table; `fields` replace what img2dataset would write."""
+    made = dict.fromkeys(SCHEMA.names) | {"key": f"{number:09d}", "score": number / 8}
+    made |= {"caption": f"größe {number}", "url": f"http://host/{number}.jpg"}
+    made |= {"status": status, "error_message": message}
+    if status == "success":
+        made |= {"width": 40, "height": 30, "exif": "{}", "sha256": f"{number:064d}"}
+    return made | fields
 
-    def make(key, number, failed=None, **fields):
-        made = dict.fromkeys(SCHEMA.names) | {
-            "score": number / 8,
-            "caption": f"größe {number}",
-            "url": f"http://host/{number}.jpg",
-            "key": key,
-        }
-        made["status"], made["error_message"] = failed or ("success", None)
-        if not failed:
-            size = (40 + number % 7, 30 + number % 5)
-            made |= zip(SCHEMA.names[6:10], size * 2, strict=True)
-            made |= {"exif": "{}", "sha256": hashlib.sha256(jpeg(number)).hexdigest()}
-        return made | fields
 
-    return make
+# Downloads end in another order than they begin.
+ROWS = [
+    row(2),
+    row(3, "failed_to_download", NOT_FOUND),
+    row(0),
+    row(5, "failed_to_resize", ASSERTION),
+    row(4, caption=None),
+    row(1, "failed_to_download"),
+]
 
 
 @pytest.fixture
@@ -73,31 +73,17 @@ def make_shard(raw, jpeg, make_tar, put):
             put(raw / name, dict(members))
         else:
             make_tar(raw / f"{name}.tar", members)
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), raw / f"{name}.parquet")
-        (raw / f"{name}_stats.json").write_text(json.dumps({"count": len(rows)}))
-        return raw
+        write(raw / f"{name}.parquet", rows, SCHEMA)
+        return put(raw, {f"{name}_stats.json": {"count": len(rows)}})
 
     return make
 
 
-@pytest.fixture
-def rows(row):
-    """Downloads end in another order than they begin."""
-    return [
-        row("000000002", 2),
-        row("000000003", 3, ("failed_to_download", NOT_FOUND)),
-        row("000000000", 0),
-        row("000000005", 5, ("failed_to_resize", ASSERTION)),
-        row("000000004", 4, caption=None),
-        row("000000001", 1, ("failed_to_download", None)),
-    ]
-
-
 @pytest.mark.parametrize("files", [False, True])
 def test_a_shard_is_packed_with_its_failures_as_rejects(
-    tmp_path, make_shard, rows, files, members, rejects, jpeg
+    tmp_path, make_shard, files, members, rejects, jpeg
 ):
-    raw = make_shard(rows, files=files)
+    raw = make_shard(ROWS, files=files)
     assert choose_reader(raw) is READER
     assert estimate(READER, raw) == 6
     report = pack_dataset(raw, tmp_path / "out", max_rejects=3)
@@ -107,7 +93,7 @@ def test_a_shard_is_packed_with_its_failures_as_rejects(
     assert [sample["jpg"] for sample in packed] == [jpeg(number) for number in order]
     texts = {0: "größe 0", 2: "größe 2", 4: ""}
     assert [sample["txt"].decode() for sample in packed] == [texts[number] for number in order]
-    by_key = {row["key"]: row for row in rows}
+    by_key = {row["key"]: row for row in ROWS}
     assert [json.loads(s["json"]) for s in packed] == [by_key[f"{n:09d}"] for n in order]
     failed = [
         (3, f"failed_to_download: {NOT_FOUND}", "MissingMember"),
@@ -121,19 +107,19 @@ def test_a_shard_is_packed_with_its_failures_as_rejects(
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_a_sample_without_metadata_takes_its_row(make_shard, rows, files):
-    raw = make_shard(rows, files=files, without=["000000000.json", "000000004.txt"])
+def test_a_sample_without_metadata_takes_its_row(make_shard, files):
+    raw = make_shard(ROWS, files=files, without=["000000000.json", "000000004.txt"])
     samples = {s.source[-1]: s for s in read(raw) if isinstance(s, RawSample)}
-    assert samples["0"].record == rows[2]
+    assert samples["0"].record == ROWS[2]
     assert samples["4"].caption is None
-    assert samples["2"].record.read() == json.dumps(rows[0], indent=4).encode()
+    assert samples["2"].record.read() == json.dumps(ROWS[0], indent=4).encode()
 
 
-def test_rows_and_members_that_miss_each_other_and_keys_that_come_again(make_shard, rows, jpeg):
+def test_rows_and_members_that_miss_each_other_and_keys_that_come_again(make_shard, jpeg):
     gone = [f"000000002.{ext}" for ext in ("jpg", "json", "txt")]
     again = [("000000004.jpg", jpeg(9)), ("000000004.json", b"{}"), ("000000004.txt", b"9")]
     extra = [("000000009.jpg", jpeg(9)), *again, ("000000000.jpg", jpeg(9)), ("README", b"")]
-    taken = read(make_shard(rows, without=gone, extra=extra))
+    taken = read(make_shard(ROWS, without=gone, extra=extra))
     keys = ("000000000", "000000004", "000000009", "000000004#2")  # the third has no row
     assert sources(taken, RawSample) == [f"00000.tar:{key}" for key in keys]
     lost = {one.source: one.reason for one in taken if isinstance(one, Reject)}
@@ -146,19 +132,19 @@ def test_rows_and_members_that_miss_each_other_and_keys_that_come_again(make_sha
 
 
 @pytest.mark.parametrize("without", [(), ("000000002.json",)])
-def test_a_key_is_taken_from_the_table_or_without_one_from_the_metadata(make_shard, rows, without):
-    raw = make_shard(rows, without=without)
+def test_a_key_is_taken_from_the_table_or_without_one_from_the_metadata(make_shard, without):
+    raw = make_shard(ROWS, without=without)
     taken = read(raw, key_from="sha256")
-    assert [s.key for s in taken[:2]] == [rows[0]["sha256"], rows[2]["sha256"]]
+    assert [s.key for s in taken[:2]] == [ROWS[0]["sha256"], ROWS[2]["sha256"]]
     (raw / "00000.parquet").unlink()
     first, second, _ = read(raw, key_from="sha256")
-    assert second.key == rows[2]["sha256"]
+    assert second.key == ROWS[2]["sha256"]
     if without:
         assert (first.source, first.error) == ("00000.tar:000000002", "MissingMember")
 
 
-def test_keys_that_became_numbers_are_matched(make_shard, rows):
-    raw = make_shard(rows)
+def test_keys_that_became_numbers_are_matched(make_shard):
+    raw = make_shard(ROWS)
     table = pq.read_table(raw / "00000.parquet")
     keys = pa.array([int(key) for key in table["key"].to_pylist()])
     table = table.set_column(table.schema.get_field_index("key"), "key", keys)
@@ -170,12 +156,12 @@ def test_keys_that_became_numbers_are_matched(make_shard, rows):
 
 
 @pytest.fixture
-def interrupt(row, make_shard):
+def interrupt(make_shard):
     """A finished shard, and one in which a killed download stopped."""
 
     def make(files=False, table=b"PAR1\x15\x04\x15\x88"):
-        make_shard([row("000000000", 0)], "00000", files)
-        raw = make_shard([row(f"00001000{n}", n) for n in range(3)], "00001", files)
+        make_shard([row(0)], "00000", files)
+        raw = make_shard([row(n, key=f"00001000{n}") for n in range(3)], "00001", files)
         (raw / "00001_stats.json").unlink()
         (raw / "00001.parquet").write_bytes(table)
         return raw
@@ -214,16 +200,16 @@ def test_an_interrupted_download_into_files(interrupt):
 @pytest.mark.parametrize(
     ("size", "said"), [(3000, r", byte \d+: the file ends inside"), (0, " is empty")]
 )
-def test_a_tar_that_was_finished_and_is_cut_off_is_refused(make_shard, rows, size, said):
-    raw = make_shard(rows)
+def test_a_tar_that_was_finished_and_is_cut_off_is_refused(make_shard, size, said):
+    raw = make_shard(ROWS)
     (raw / "00000.tar").write_bytes((raw / "00000.tar").read_bytes()[:size])
     with pytest.raises(StoreError, match=r"00000\.tar" + said):
         read(raw)
 
 
-def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard, rows, row):
-    make_shard(rows)
-    raw = make_shard([row("000010000", 0)], "00001")
+def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard):
+    make_shard(ROWS)
+    raw = make_shard([row(0, key="000010000")], "00001")
     assert estimate(READER, raw) == 12
     (raw / "00000.parquet").write_bytes(b"PAR1 and no more")
     assert estimate(READER, raw) == 2  # by the first that can be read
@@ -232,15 +218,15 @@ def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard, rows, r
         read(raw)
 
 
-def test_a_shard_that_is_tar_and_folder_is_refused(make_shard, rows):
-    raw = make_shard(rows)
+def test_a_shard_that_is_tar_and_folder_is_refused(make_shard):
+    raw = make_shard(ROWS)
     (raw / "00000").mkdir()
     with pytest.raises(PackError, match=r"00000.tar and .*00000 are the same shard"):
         read(raw)
 
 
-def test_other_tars_in_the_folder_are_rejected_by_name(make_shard, rows, make_tar, jpeg):
-    raw = make_shard(rows)
+def test_other_tars_in_the_folder_are_rejected_by_name(make_shard, make_tar, jpeg):
+    raw = make_shard(ROWS)
     make_tar(raw / "more.tar", [("a.jpg", jpeg(0))])
     assert (read(raw)[-1].source, read(raw)[-1].error) == ("more.tar", "DecodeError")
 
@@ -248,8 +234,8 @@ def test_other_tars_in_the_folder_are_rejected_by_name(make_shard, rows, make_ta
 # --- recognition ------------------------------------------------------------------------------
 
 
-def test_tars_beside_other_tables_are_webdataset(make_shard, rows):
-    raw = make_shard(rows)
+def test_tars_beside_other_tables_are_webdataset(make_shard):
+    raw = make_shard(ROWS)
     table = pq.read_table(raw / "00000.parquet").drop_columns("status")
     pq.write_table(table, raw / "00000.parquet")
     assert choose_reader(raw).name == "webdataset"

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from .raw import Raw
-from .table import LAYOUTS, TEXTS, Fate, Layout, N, captioned, layout, packed, textless
+from .table import LAYOUTS, TEXTS, Fate, Layout, N, Sample, captioned, layout, packed
 
 _STRING = pa.string()
 
@@ -20,7 +20,7 @@ def _held(name: str, kind: Any, cell: Any, text: Any = _STRING) -> Layout:
 
     def make(raw: Raw) -> Fate:
         rows = [{"image": cell(raw.inside(n, "image")), "caption": f"text {n % 3}"} for n in N]
-        raw.parquet("train.parquet", rows, pa.schema([("image", kind), ("caption", text)]))
+        raw.write("train.parquet", rows, pa.schema([("image", kind), ("caption", text)]))
         return packed(*(captioned(n, f"text {n % 3}") for n in N))
 
     return Layout(name=f"Parquet of images as {name}", make=make)
@@ -47,7 +47,7 @@ LAYOUTS += [
 @layout("image cells, some of them null")
 def null_cells(raw: Raw) -> tuple[Fate, ...]:
     rows = [{"image": raw.cell(n, "image") if n < 6 else None, "caption": f"text {n}"} for n in N]
-    raw.parquet("train-00000-of-00001.parquet", rows)
+    raw.write("train-00000-of-00001.parquet", rows)
     alone = [captioned((), f"text {n}") for n in (6, 7)]
     return packed(*TEXTS[:6], rejects=2), packed(*TEXTS[:6], *alone)
 
@@ -55,8 +55,8 @@ def null_cells(raw: Raw) -> tuple[Fate, ...]:
 @layout("captions, some of them empty")
 def empty_captions(raw: Raw) -> tuple[Fate, ...]:
     rows = [{"image": raw.cell(n, "image"), "caption": f"text {n}" if n < 6 else ""} for n in N]
-    raw.parquet("train-00000-of-00001.parquet", rows)
+    raw.write("train-00000-of-00001.parquet", rows)
     return (
         packed(*TEXTS[:6], rejects=2, says=(("image|caption", 2),)),
-        packed(*TEXTS[:6], textless(6), textless(7), says=(("no text", 2),)),
+        packed(*TEXTS[:6], Sample((6,), ()), Sample((7,), ()), says=(("no text", 2),)),
     )

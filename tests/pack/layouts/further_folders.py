@@ -4,13 +4,12 @@ import gzip
 import shutil
 
 from .raw import Raw
-from .table import TEXTS, Fate, N, Sample, layout, packed, refused
+from .table import TEXTS, Fate, N, layout, packed, refused
 from .templates import each, images
 
 
-def pairs(raw: Raw, folder: str = "") -> list[Sample]:
+def _pairs(raw: Raw, folder: str = "") -> None:
     raw.files({f"{folder}{n:03d}": {"jpg": n, "txt": f"text {n}"} for n in N})
-    return TEXTS
 
 
 @layout("images under wrong extensions")
@@ -23,9 +22,9 @@ def misnamed(raw: Raw) -> Fate:
 
 @layout("images beside the archive they came from")
 def unpacked(raw: Raw) -> Fate:
-    samples = pairs(raw, "data/")
+    _pairs(raw, "data/")
     shutil.make_archive(str(raw.folder / "data"), "zip", raw.folder / "data")
-    return packed(*samples, says=("data.zip",))
+    return packed(*TEXTS, says=("data.zip",))
 
 
 @layout("a zip as RAW")
@@ -37,17 +36,16 @@ def zip_as_raw(raw: Raw) -> Fate:
 
 @layout("RAW is a link")
 def linked_raw(raw: Raw) -> Fate:
-    samples = pairs(raw)
-    link = raw.folder.with_name("link")
-    link.symlink_to(raw.folder)
-    raw.given = link
-    return packed(*samples)
+    _pairs(raw)
+    raw.given = raw.folder.with_name("link")
+    raw.given.symlink_to(raw.folder)
+    return packed(*TEXTS)
 
 
 @layout("compressed tars")
 def tar_gz(raw: Raw) -> Fate:
     path = raw.shard("part-0.tar", {f"{n}": {"jpg": n, "txt": f"text {n}"} for n in N})
-    raw.bytes("part-0.tar.gz", gzip.compress(path.read_bytes()))
+    raw.write("part-0.tar.gz", gzip.compress(path.read_bytes()))
     path.unlink()
     return refused("gunzip|tar -x|decompress")
 
@@ -56,5 +54,5 @@ def tar_gz(raw: Raw) -> Fate:
 def file_urls(raw: Raw) -> Fate:
     images(raw, "images/a b{n}.jpg")
     url = f"file://{raw.folder}/images/a%20b{{n}}.jpg"
-    raw.jsonl("data.jsonl", each({"image": url, "caption": "text {n}"}))
+    raw.write("data.jsonl", each({"image": url, "caption": "text {n}"}))
     return packed(*TEXTS)

@@ -6,7 +6,6 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import chdir, closing
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +30,17 @@ _FORMATS = re.compile(r"the formats are\n(?:  --format .*(?:\n|$))+")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of packing a layout.
+    """Result of packing a layout: the message of its refusal, or all else.
 
     Attributes:
-        error: message of the refusal; empty if it was packed.
-        report: None if it was refused.
         samples: as training sees them.
-        warnings: of the report.
-        lines: its notes and warnings.
+        lines: notes and warnings of the report.
         rejects: lines of `rejects.jsonl`.
     """
 
     error: str = ""
     report: PackReport | None = None
     samples: tuple[Sample, ...] = ()
-    warnings: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
 
@@ -58,7 +53,7 @@ def faults_of(layout: Layout, folder: Path) -> list[str]:
     faults = []
     if layout.options:
         outcome = _pack(raw, folder / "plain", {})
-        said = outcome.error or "\n".join(outcome.warnings)
+        said = outcome.error or "\n".join(outcome.report.teaching.warnings())
         options = [f"--{name.replace('_', '-')}" for name in layout.options]
         if not all(option in said for option in options):
             faults = [f"without {options}: {fault}" for fault in _judge(outcome, raw, fates)]
@@ -72,12 +67,10 @@ def _pack(raw: Raw, out: Path, options: dict[str, Any]) -> Outcome:
     except DatapipeError as error:
         assert not (out / "dataset.json").exists()
         return Outcome(error=str(error))
-    warnings = tuple(report.teaching.warnings())
     return Outcome(
         report=report,
         samples=tuple(_seen(out)),
-        warnings=warnings,
-        lines=(*report.notes, *warnings),
+        lines=(*report.notes, *report.teaching.warnings()),
         rejects=tuple((out / "rejects.jsonl").read_text("utf-8").splitlines()),
     )
 
@@ -93,7 +86,10 @@ def _judge(outcome: Outcome, raw: Raw, fates: Iterable[Fate]) -> list[str]:
 
 def _seen(out: Path) -> Iterator[Sample]:
     """Yield the samples: images as a loader decodes them, turns as its templates get them."""
-    texts = dict(_texts(out))
+    members: dict[str, bytes] = {}
+    for path in out.glob("*.tar"):
+        with tarfile.open(path) as tar:
+            members |= {info.name: tar.extractfile(info).read() for info in tar}
     spec = ImageSpec(size=4, dtype=torch.uint8)
     with closing(
         make_loader(out, image=spec, batch_size=64, shuffle=False, num_workers=0)
@@ -105,30 +101,15 @@ def _seen(out: Path) -> Iterator[Sample]:
                     continue
                 count = int(batch["images_per_sample"][slot])
                 images = tuple(number_of(next(pixels)) for _ in range(count))
-                yield Sample(images, _turns(*texts[key], count))
+                caption = members[f"{key}.txt"].decode() if f"{key}.txt" in members else None
+                record = json.loads(members.get(f"{key}.json", "null"))
+                yield Sample(images, _turns(SampleText(caption, record, count)))
 
 
-def _texts(out: Path) -> Iterator[tuple[str, tuple[str | None, Any]]]:
-    """Yield the caption and the record of every sample by its key."""
-    for path in sorted(out.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            members = [(info.name.partition("."), tar.extractfile(info)) for info in tar]
-            for key, group in groupby(members, key=lambda member: member[0][0]):
-                parts = {name[2]: file.read() for name, file in group if file}
-                caption, record = parts.get("txt"), parts.get("json")
-                yield (
-                    key,
-                    (
-                        None if caption is None else caption.decode(),
-                        None if record is None else json.loads(record),
-                    ),
-                )
-
-
-def _turns(caption: str | None, record: Any, images: int) -> tuple[tuple[str, str], ...]:
+def _turns(sample: SampleText) -> tuple[tuple[str, str], ...]:
     """Return the turns, those without anything to learn marked."""
     turns = []
-    for turn in _read(SampleText(caption, record, images)):
+    for turn in _read(sample):
         text = "".join("<image>" if piece is None else piece for piece in turn.pieces)
         text = _SPACES.sub("<image>", text).strip()
         is_learnt = turn.role in ("assistant", *ANSWERS) and bool(text.replace("<image>", ""))
@@ -219,11 +200,7 @@ def _always(outcome: Outcome, raw: Raw) -> Iterator[str]:
     """Yield what must never be, whatever the layout is."""
     report = outcome.report
     assert report is not None
-    if (
-        not report.inputs
-        == report.samples + report.rejected
-        == report.samples + len(outcome.rejects)
-    ):
+    if len({report.inputs - report.samples, report.rejected, len(outcome.rejects)}) > 1:
         yield f"{report.inputs} inputs, {report.samples} samples, {report.rejected} rejects"
     if report.samples != len(outcome.samples):
         yield f"{report.samples} samples, and a loader shows {len(outcome.samples)}"

@@ -1,6 +1,7 @@
 """Tiny images of one colour that tells which image it is, and bytes of other media."""
 
 import io
+from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
@@ -22,29 +23,17 @@ def number_of(pixel: np.ndarray) -> int:
     return digits[0] * 36 + digits[1] * 6 + digits[2]
 
 
-_KINDS = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
-
-
-def picture(number: int, kind: str = "jpg", size: tuple[int, int] = SIZE) -> bytes:
+def picture(number: int, kind: str = "jpg") -> bytes:
     """Return the file of an image."""
-    buffer = io.BytesIO()
-    options = {"quality": 95} if kind.lower() in ("jpg", "jpeg") else {}
-    Image.new("RGB", size, colour(number)).save(
-        buffer, _KINDS.get(kind.lower(), kind.upper()), **options
-    )
-    return buffer.getvalue()
+    return pages([number], kind)
 
 
-def pages(numbers: list[int], kind: str) -> bytes:
-    """Return a file of several images: pages of a TIFF, frames of a GIF, WebP or PNG."""
+def pages(numbers: Iterable[int], kind: str) -> bytes:
+    """Return a file of several images: pages of a TIFF, frames of a GIF."""
     first, *others = (Image.new("RGB", SIZE, colour(number)) for number in numbers)
     buffer = io.BytesIO()
-    options = {} if kind in ("tif", "tiff") else {"duration": 100, "lossless": True}
-    if kind in ("gif", "png"):
-        options.pop("lossless", None)
-    first.save(
-        buffer, _KINDS.get(kind, kind.upper()), save_all=True, append_images=others, **options
-    )
+    options = {"save_all": True, "append_images": others, "duration": 100} if others else {}
+    first.save(buffer, Image.registered_extensions()[f".{kind.lower()}"], quality=95, **options)
     return buffer.getvalue()
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from ..record_files import as_lines, write_csv
+from ..record_files import write
 from .pictures import medium, picture
 
 Content = bytes | int | str | dict[str, Any]
@@ -21,6 +18,8 @@ Content = bytes | int | str | dict[str, Any]
 
 Parts = Mapping[str, Mapping[str, Content]]
 """Contents of files by their stems and extensions."""
+
+_TEXTS = ("txt", "json", "cls", "text", "caption")
 
 
 class Held(NamedTuple):
@@ -62,27 +61,30 @@ class Raw:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def bytes(self, name: str, content: bytes) -> Path:
-        """Write a file that the account leaves to the layout."""
-        path = self.path(name)
-        path.write_bytes(content)
-        return path
+    def text(self, name: str, content: str) -> None:
+        self.path(name).write_bytes(content.encode())
 
-    def text(self, name: str, content: str) -> Path:
-        return self.bytes(name, content.encode())
+    def write(self, name: str, content: Any, schema: Any = None) -> None:
+        """Write what the account leaves out: a text, bytes, or records as the extension says."""
+        match content:
+            case bytes():
+                self.path(name).write_bytes(content)
+            case str():
+                self.text(name, content)
+            case _ if name.endswith(".json"):
+                self.text(name, json.dumps(content, ensure_ascii=False))
+            case _:
+                write(self.path(name), content, schema)
 
-    def image(self, name: str, number: int, kind: str | None = None) -> str:
-        """Write an image and return its name; `kind` differs from the extension if given."""
-        self.bytes(name, picture(number, kind or name.rpartition(".")[2].lower()))
+    def image(self, name: str, number: int, kind: str | None = None) -> None:
+        """Write an image; `kind` differs from the extension if given."""
+        self.write(name, picture(number, kind or name.rpartition(".")[2]))
         self.count(name, number)
-        return name
 
-    def other(self, name: str, content: bytes | None = None) -> str:
+    def other(self, name: str, content: bytes | None = None) -> None:
         """Write a file of another medium, which no sample can show."""
-        ext = name.rpartition(".")[2]
-        self.bytes(name, medium(ext) if content is None else content)
+        self.write(name, medium(name.rpartition(".")[2]) if content is None else content)
         self.count(name, None)
-        return name
 
     def count(self, name: str, number: int | None) -> None:
         """Take a file into the account."""
@@ -98,60 +100,34 @@ class Raw:
         self.held.append(Held((), column, number))
         return picture(number, "png")
 
-    def json(self, name: str, value: Any) -> Path:
-        return self.text(name, json.dumps(value, ensure_ascii=False))
-
-    def jsonl(self, name: str, rows: Iterable[Any]) -> Path:
-        return self.text(name, as_lines(rows))
-
-    def csv(self, name: str, rows: Sequence[Mapping[str, Any]], mark: str = ",") -> Path:
-        path = self.path(name)
-        write_csv(path, rows, mark, encoding="utf-8")
-        return path
-
-    def parquet(self, name: str, rows: list[dict[str, Any]], schema: Any = None) -> Path:
-        path = self.path(name)
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
-        return path
-
     def files(self, parts: Parts) -> None:
-        for name, content in _names(parts):
-            if isinstance(content, int):
-                self.image(name, content)
-            else:
-                self.bytes(name, _encode(name, content))
+        for stem, part in parts.items():
+            for ext, content in part.items():
+                if isinstance(content, int):
+                    self.image(f"{stem}.{ext}", content)
+                else:
+                    self.write(f"{stem}.{ext}", content)
 
     def shard(self, name: str, parts: Parts, account: bool = True) -> Path:
-        return self.tar(name, _names(parts), account)
-
-    def tar(self, name: str, members: Iterable[tuple[str, Content]], account: bool = True) -> Path:
         path = self.path(name)
         with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-            for member, content in members:
-                is_image = isinstance(content, int)
-                kind = member.rpartition(".")[2].lower()
-                data = _encode(member, content)
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-                base = member.rpartition("/")[2]
-                key = member[: len(member) - len(base)] + base.partition(".")[0]
-                if account and (is_image or kind not in ("txt", "json", "cls", "text", "caption")):
-                    names = (member, f"{path.name}:{key}")
-                    ext = base.partition(".")[2]
+            for stem, part in parts.items():
+                for ext, content in part.items():
+                    info = tarfile.TarInfo(f"{stem}.{ext}")
+                    data = _encode(ext, content)
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
                     number = content if isinstance(content, int) else None
-                    self.held.append(Held(names, ext, number))
+                    kind = ext.rpartition(".")[2].lower()
+                    if account and (number is not None or kind not in _TEXTS):
+                        self.held.append(Held((info.name, f"{path.name}:{stem}"), ext, number))
         return path
 
 
-def _names(parts: Parts) -> Iterable[tuple[str, Content]]:
-    return ((f"{stem}.{ext}", part[ext]) for stem, part in parts.items() for ext in part)
-
-
-def _encode(name: str, content: Content) -> bytes:
+def _encode(ext: str, content: Content) -> bytes:
     match content:
         case int():
-            return picture(content, name.rpartition(".")[2].lower())
+            return picture(content, ext.rpartition(".")[2])
         case str():
             return content.encode()
         case dict():

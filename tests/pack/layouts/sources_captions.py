@@ -35,8 +35,8 @@ def _shard_of(
         raw.shard(f"{shard}.tar", parts)
     elif form == "files":
         raw.files({f"{shard}/{key}": part for key, part in parts.items()})
-    raw.parquet(f"{shard}.parquet", rows)
-    raw.json(f"{shard}_stats.json", {"count": len(rows), "successes": len(samples)})
+    raw.write(f"{shard}.parquet", rows)
+    raw.write(f"{shard}_stats.json", {"count": len(rows), "successes": len(samples)})
     return samples, len(rows) - len(samples)
 
 
@@ -59,8 +59,7 @@ def cc3m_files(raw: Raw) -> Fate:
 # With `--output_format parquet`: the bytes are in the column `jpg`.
 @layout("CC3M by img2dataset, Parquet")
 def cc3m_parquet(raw: Raw) -> Fate:
-    samples, failed = _shard_of(raw, "00000", range(10), "parquet")
-    return packed(*samples, rejects=failed)
+    return _downloaded(raw, "parquet")
 
 
 # With `--output_format tfrecord`: the images are beside the table.
@@ -82,7 +81,7 @@ def laion(raw: Raw) -> Fate:
 @layout("DataComp")
 def datacomp(raw: Raw) -> Fate:
     rows = each({"uid": "{n:032x}", "url": "http://a.b/c.jpg", "text": "caption {n}"})
-    raw.parquet("metadata/000000000000.parquet", rows)
+    raw.write("metadata/000000000000.parquet", rows)
     shard = "shards/00000000"
     samples, failed = _shard_of(raw, shard, range(10), "webdataset", uid="f" * 32)
     raw.given = raw.folder / "shards"
@@ -102,11 +101,11 @@ def coco(raw: Raw) -> Fate:
             for m in range(2)
         ]
         annotations = each(*texts, numbers=numbers)
-        raw.json(f"annotations/captions_{split}.json", whole | {"annotations": annotations})
+        raw.write(f"annotations/captions_{split}.json", whole | {"annotations": annotations})
         box = {"image_id": NUMBER, "id": NUMBER, "category_id": 1, "bbox": [1, 2, 3, 4]}
         boxes = whole | {"annotations": each(box)}
-        raw.json(f"annotations/instances_{split}.json", boxes)
-        raw.json(f"annotations/person_keypoints_{split}.json", boxes)
+        raw.write(f"annotations/instances_{split}.json", boxes)
+        raw.write(f"annotations/person_keypoints_{split}.json", boxes)
     return packed(*captions("caption 0 of {n}", "caption 1 of {n}"))
 
 
@@ -118,7 +117,7 @@ def textcaps(raw: Raw) -> Fate:
     row = {"image_id": "{n:016x}", "image_name": "{n:016x}", "image_width": 24, "image_height": 16}
     row |= {"image_path": "train/{n:016x}.jpg", "reference_strs": texts, "set_name": "train"}
     rows = each(*(row | {"caption_id": m, "caption_str": text} for m, text in enumerate(texts)))
-    raw.json("TextCaps_0.1_train.json", {"dataset_name": "textcaps", "data": rows})
+    raw.write("TextCaps_0.1_train.json", {"dataset_name": "textcaps", "data": rows})
     return packed(*captions(*texts))
 
 
@@ -130,7 +129,7 @@ def flickr_nlphuji(raw: Raw) -> Fate:
     texts = ["Caption 0 of {n}.", "Caption 1 of {n}."]
     row = {"raw": json.dumps(texts), "sentids": "[{n}, {n+1}]", "split": "train"}
     rows = each(row | {"filename": "{n+1000}.jpg", "img_id": NUMBER})
-    raw.csv("flickr_annotations_30k.csv", rows)
+    raw.write("flickr_annotations_30k.csv", rows)
     return packed(*captions(*texts))
 
 
@@ -155,7 +154,7 @@ def cc12m(raw: Raw) -> Fate:
             for n in range(shard * 4, shard * 4 + 4)
         }
         raw.shard(f"cc12m-train-{shard:04d}.tar", parts)
-    raw.json("_info.json", {"splits": {"train": {"num_samples": 8}}})
+    raw.write("_info.json", {"splits": {"train": {"num_samples": 8}}})
     return packed(*captions("caption {n}"))
 
 
@@ -164,7 +163,7 @@ def cc12m(raw: Raw) -> Fate:
 def imagefolder_csv(raw: Raw) -> Fate:
     images(raw, "train/{n:04d}.png")
     rows = each({"file_name": "{n:04d}.png", "text": "A picture, number {n}."})
-    raw.csv("train/metadata.csv", rows)
+    raw.write("train/metadata.csv", rows)
     return packed(*captions("A picture, number {n}."))
 
 
@@ -184,7 +183,7 @@ def kohya(raw: Raw) -> Fate:
 @source("Pokemon BLIP captions")
 def pokemon(raw: Raw) -> Fate:
     rows = each({"image": cell("image"), "text": "a drawing of {n}"}, raw=raw)
-    raw.parquet("data/train-00000-of-00001-566cc9b19d7203f8.parquet", rows)
+    raw.write("data/train-00000-of-00001-566cc9b19d7203f8.parquet", rows)
     return packed(*captions("a drawing of {n}"))
 
 
@@ -198,7 +197,7 @@ def obelics(raw: Raw) -> Fate:
     first |= {"general_metadata": "{}", "texts": [None, "Words of {2n}.", "More of {2n}."]}
     inner = {"images": [None, "images/{2n+1}.jpg", None], "metadata": f"[null, {src}, null]"}
     inner |= {"general_metadata": "{}", "texts": ["Words of {2n+1}.", None, "More of {2n+1}."]}
-    raw.parquet("data/train-00000-of-00001.parquet", each(first, inner))
+    raw.write("data/train-00000-of-00001.parquet", each(first, inner))
     samples = []
     for n in range(0, 16, 2):
         text = f"Words of {n + 1}.<image>More of {n + 1}."
@@ -215,5 +214,5 @@ def mmc4(raw: Raw) -> Fate:
     info |= {"matched_text_index": 1, "matched_sim": 0.27}
     row = {"text_list": ["First of {n}.", "Second of {n}."], "url": "http://a.b"}
     row |= {"image_info": [info], "similarity_matrix": [[0.2, 0.3]], "could_have_url_duplicate": 0}
-    raw.jsonl("docs_shard_0_v2.jsonl", each(row))
+    raw.write("docs_shard_0_v2.jsonl", each(row))
     return packed(*captions("First of {n}.<image>Second of {n}."))

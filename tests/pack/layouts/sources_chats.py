@@ -1,8 +1,10 @@
 """Real sources of conversations, as their users have them on disk."""
 
+from ..chats import messages
+from ..chats import turns as llava
 from .raw import Raw
 from .table import Fate, N, chat, packed, refused, source
-from .templates import NUMBER, cell, chats, each, filled, images, llava, openai
+from .templates import NUMBER, cell, chats, each, filled, images
 
 
 # https://github.com/haotian-liu/LLaVA, "Visual Instruction Tuning": the folders in
@@ -11,17 +13,14 @@ from .templates import NUMBER, cell, chats, each, filled, images, llava, openai
 def mix665k(raw: Raw) -> Fate:
     folders = ("coco/train2017", "gqa/images", "ocr_vqa/images", "textvqa/train_images")
     folders += ("vg/VG_100K", "vg/VG_100K_2")
+    names = [f"{folder}/{n:012d}.jpg" for n, folder in enumerate(folders)]
+    images(raw, *names, numbers=range(6))
     texts = ("What is in picture {n}?", "Thing {n}.", "More?", "More of {n}.")
-    rows, samples = [], []
-    for n, folder in enumerate(folders):
-        name = f"{folder}/{n:012d}.jpg"
-        images(raw, name, numbers=[n])
-        turns = llava("<image>\n" + texts[0], *texts[1:])
-        row = {"id": "{n:012d}", "image": name, "conversations": turns}
-        rows += each(row, numbers=[n])
-        samples += chats("<image>" + texts[0], *texts[1:], numbers=[n])
+    row = {"id": "{n:012d}", "conversations": llava("<image>\n" + texts[0], *texts[1:])}
+    rows = [filled(row, n) | {"image": name} for n, name in enumerate(names)]
     rows.insert(3, {"id": "wgByO4Y_0", "model": "", "conversations": llava("Hi", "Hello.")})
-    raw.json("llava_v1_5_mix665k.json", rows)
+    raw.write("llava_v1_5_mix665k.json", rows)
+    samples = chats("<image>" + texts[0], *texts[1:], numbers=range(6))
     return packed(*samples, chat((), "Hi", "Hello."))
 
 
@@ -39,8 +38,8 @@ def llava_pretrain(raw: Raw) -> Fate:
         rows += each(about | {"conversations": turns}, numbers=[n])
         samples += chats(asked[n % 2].replace("\n", ""), "photo number {n}", numbers=[n])
     meta = each(about | {"blip_caption": "a {n}", "url": "http://a.b/c"}, numbers=range(12))
-    raw.json("blip_laion_cc_sbu_558k.json", rows)
-    raw.json("blip_laion_cc_sbu_558k_meta.json", meta)
+    raw.write("blip_laion_cc_sbu_558k.json", rows)
+    raw.write("blip_laion_cc_sbu_558k_meta.json", meta)
     raw.text("README.md", "# LLaVA Visual Instruct Pretrain\n")
     return packed(*samples)
 
@@ -49,15 +48,13 @@ def llava_pretrain(raw: Raw) -> Fate:
 @source("ShareGPT4V", include="sharegpt4v/sharegpt4v_instruct_gpt4-vision_cap100k.json")
 def sharegpt4v(raw: Raw) -> Fate:
     folders = ("coco/train2017", "sam/images", "llava/llava_pretrain/images", "wikiart/images")
-    rows = []
-    for n in N:
-        name = f"{folders[n % 4]}/{n:06d}.jpg"
-        images(raw, name, numbers=[n])
-        turns = llava("What do you see in {n}?\n<image>", "In the image there is {n}.")
-        rows += each({"id": "{n}", "image": name, "conversations": turns}, numbers=[n])
-    raw.json("sharegpt4v/sharegpt4v_instruct_gpt4-vision_cap100k.json", rows)
-    raw.json("sharegpt4v/share-captioner_coco_lcs_sam_1246k_1107.json", rows[:6])
-    raw.json("sharegpt4v/sharegpt4v_mix665k_cap23k_coco-ap9k_lcs3k_sam9k_div2k.json", rows[:4])
+    names = [f"{folders[n % 4]}/{n:06d}.jpg" for n in N]
+    images(raw, *names)
+    turns = llava("What do you see in {n}?\n<image>", "In the image there is {n}.")
+    rows = [filled({"id": "{n}", "image": names[n], "conversations": turns}, n) for n in N]
+    raw.write("sharegpt4v/sharegpt4v_instruct_gpt4-vision_cap100k.json", rows)
+    raw.write("sharegpt4v/share-captioner_coco_lcs_sam_1246k_1107.json", rows[:6])
+    raw.write("sharegpt4v/sharegpt4v_mix665k_cap23k_coco-ap9k_lcs3k_sam9k_div2k.json", rows[:4])
     return packed(*chats("What do you see in {n}?<image>", "In the image there is {n}."))
 
 
@@ -71,7 +68,7 @@ def onevision(raw: Raw) -> Fate:
     for part, numbers in enumerate((range(5), range(5, 8))):
         rows = each(row, numbers=numbers, raw=raw)
         name = f"ai2d(internvl)/train-0000{part}-of-00002.parquet"
-        raw.parquet(name, [text, *rows] if part else rows)
+        raw.write(name, [text, *rows] if part else rows)
     return packed(*chats("<image>Which?", "The {n}."), chat((), "2 + 2?", "4."))
 
 
@@ -83,7 +80,7 @@ def llava_video(raw: Raw) -> Fate:
     turns = llava("<image>\nWhat happens?", "Someone cooks {n}.")
     row = {"id": "{n}", "conversations": turns, "data_source": "0_30_s_academic"}
     row |= {"video": "academic_source/youcook2/split_{n}.mp4"}
-    raw.json("0_30_s_academic_v0_1_cap_processed.json", each(row))
+    raw.write("0_30_s_academic_v0_1_cap_processed.json", each(row))
     return refused("video")
 
 
@@ -91,16 +88,14 @@ def llava_video(raw: Raw) -> Fate:
 # images; some records are text alone, with an empty image or none.
 @source("Cambrian-10M", include="Cambrian7M_withsystemprompt.jsonl")
 def cambrian(raw: Raw) -> Fate:
-    rows = []
-    for n in N:
-        name = f"{('coco', 'geo170k', 'chartqa')[n % 3]}/train/{n}.png"
-        images(raw, name, numbers=[n])
-        turns = llava("<image>\nHow many in {n}?", "{n}")
-        row = {"id": "{n}", "image": name, "conversations": turns, "source": "cambrian.json"}
-        rows += each(row, numbers=[n])
+    names = [f"{('coco', 'geo170k', 'chartqa')[n % 3]}/train/{n}.png" for n in N]
+    images(raw, *names)
+    row = {"id": "{n}", "source": "cambrian.json"}
+    row |= {"conversations": llava("<image>\nHow many in {n}?", "{n}")}
+    rows = [filled(row, n) | {"image": names[n]} for n in N]
     rows.insert(2, {"id": "t", "conversations": llava("Sum?", "3"), "source": "orca.json"})
-    raw.jsonl("Cambrian7M_withsystemprompt.jsonl", rows)
-    raw.jsonl("Cambrian10M.jsonl", rows)
+    raw.write("Cambrian7M_withsystemprompt.jsonl", rows)
+    raw.write("Cambrian10M.jsonl", rows)
     return packed(*chats("<image>How many in {n}?", "{n}"), chat((), "Sum?", "3"))
 
 
@@ -110,7 +105,7 @@ def cauldron(raw: Raw) -> Fate:
     first = {"user": "Question {n}?", "assistant": "Choice {n}.", "source": "AI2D"}
     second = {"user": "And?", "assistant": "That {n}.", "source": "AI2D"}
     rows = each({"images": [cell("images")], "texts": [first, second]}, raw=raw)
-    raw.parquet("ai2d/train-00000-of-00001-2ce340398c113b79.parquet", rows)
+    raw.write("ai2d/train-00000-of-00001-2ce340398c113b79.parquet", rows)
     return packed(*chats("Question {n}?", "Choice {n}.", "And?", "That {n}."))
 
 
@@ -120,8 +115,8 @@ def docmatix(raw: Raw) -> Fate:
     texts = [{"user": "Page {n}?", "assistant": "Two {n}.", "source": "PDFA key: 1"}]
     row = {"images": [cell("images", "2n"), cell("images", "2n+1")], "texts": texts}
     rows = each(row, raw=raw)
-    raw.parquet("data/train-00000-of-00002.parquet", rows[:4])
-    raw.parquet("data/train-00001-of-00002.parquet", rows[4:])
+    raw.write("data/train-00000-of-00002.parquet", rows[:4])
+    raw.write("data/train-00001-of-00002.parquet", rows[4:])
     return packed(*chats("Page {n}?", "Two {n}.", shown=("2n", "2n+1")))
 
 
@@ -132,9 +127,9 @@ def m4_instruct(raw: Raw) -> Fate:
     turns = llava("Images: <image>\n<image>\nWhat differs?", "The {n}.")
     row = {"sample_id": NUMBER, "conversations": turns, "choice_list": None}
     row |= {"image": ["spot-the-diff/{2n}.png", "spot-the-diff/{2n+1}.png"]}
-    raw.json("m4_instruct_annotations.json", each(row | {"metadata": {"split": "train"}}))
+    raw.write("m4_instruct_annotations.json", each(row | {"metadata": {"split": "train"}}))
     video = {"sample_id": 0, "video": "a.mp4", "conversations": llava("<image>\nWhat?", "That.")}
-    raw.json("m4_instruct_video.json", [video] * 3)
+    raw.write("m4_instruct_video.json", [video] * 3)
     texts = ("Images:<image><image>What differs?", "The {n}.")
     return packed(*chats(*texts, shown=("2n", "2n+1")))
 
@@ -146,16 +141,16 @@ def internvl(raw: Raw) -> Fate:
     images(raw, "data/chartqa/train/png/{n}.png")
     row = {"id": NUMBER, "image": "train/png/{n}.png", "width": 24, "height": 16}
     row |= {"conversations": llava("<image>\nWhat is {n}?", "Bar {n}.")}
-    raw.jsonl("opensource/chartqa_train_18k.jsonl", each(row))
+    raw.write("opensource/chartqa_train_18k.jsonl", each(row))
     part = {"root": "data/chartqa/", "annotation": "opensource/chartqa_train_18k.jsonl"}
     meta = {"chartqa_train_18k": part | {"data_augment": False, "repeat_time": 1, "length": 8}}
-    raw.json("internvl_finetune.json", meta)
+    raw.write("internvl_finetune.json", meta)
     return packed(*chats("<image>What is {n}?", "Bar {n}."))
 
 
 def _user(*texts: str) -> list[dict[str, str]]:
     """Return turns as Qwen-VL writes them."""
-    return [{"from": turn["role"], "value": turn["content"]} for turn in openai(*texts)]
+    return [{"from": turn["role"], "value": turn["content"]} for turn in messages(*texts)]
 
 
 # https://github.com/QwenLM/Qwen-VL, "Finetuning": the paths are in the text.
@@ -169,7 +164,7 @@ def qwen_vl(raw: Raw) -> Fate:
     marks = [f"Picture {n - 19}: <img>assets/mm_tutorial/{n}.jpeg</img>\n" for n in (20, 21)]
     for texts_alone in (("Hello", "I am Qwen-VL."), ("".join(marks) + "Which?", "Two cities.")):
         rows.append({"id": "identity_0", "conversations": _user(*texts_alone)})
-    raw.json("qwen_finetune.json", rows)
+    raw.write("qwen_finetune.json", rows)
     both = chat((20, 21), "Picture 1:<image>Picture 2:<image>Which?", "Two cities.")
     samples = chats("Picture 1:<image>What is {n}?", *texts)
     return packed(*samples, chat((), "Hello", "I am Qwen-VL."), both)
@@ -182,7 +177,7 @@ def qwen25_vl(raw: Raw) -> Fate:
     rows = each({"image": "images/{n}.jpg", "conversations": llava("<image>\nObject?", "A {n}.")})
     turns = llava("<image>\n<image>\nBoth?", "Two.")
     rows.append({"image": ["images/20.jpg", "images/21.jpg"], "conversations": turns})
-    raw.json("single_and_multi.json", rows)
+    raw.write("single_and_multi.json", rows)
     both = chat((20, 21), "<image><image>Both?", "Two.")
     return packed(*chats("<image>Object?", "A {n}."), both)
 
@@ -192,12 +187,12 @@ def qwen25_vl(raw: Raw) -> Fate:
 @source("MiniCPM-V finetune")
 def minicpm(raw: Raw) -> Fate:
     images(raw, "images/{n}.jpg", numbers=(*N, 20, 21))
-    turns = openai("<image>\nDesserts in {n}?", "There are {n}.")
+    turns = messages("<image>\nDesserts in {n}?", "There are {n}.")
     rows = each({"id": "{n}", "image": "images/{n}.jpg", "conversations": turns})
     marks = {"<image_00>": "images/20.jpg", "<image_01>": "images/21.jpg"}
-    turns = openai("Compare <image_01> with <image_00>.", "They differ.")
+    turns = messages("Compare <image_01> with <image_00>.", "They differ.")
     rows.append({"id": "8", "image": marks, "conversations": turns})
-    raw.json("vl_finetune_data.json", rows)
+    raw.write("vl_finetune_data.json", rows)
     both = chat((21, 20), "Compare<image>with<image>.", "They differ.")
     return packed(*chats("<image>Desserts in {n}?", "There are {n}."), both)
 
@@ -208,8 +203,8 @@ def ms_swift(raw: Raw) -> Fate:
     images(raw, "pictures/{n}.jpg")
     system = "You are a helpful and harmless assistant."
     texts = ("<image>What is {n}?", "An elephant {n}.")
-    turns = [{"role": "system", "content": system}, *openai(*texts)]
-    raw.jsonl("train.jsonl", each({"messages": turns, "images": ["pictures/{n}.jpg"]}))
+    turns = [{"role": "system", "content": system}, *messages(*texts)]
+    raw.write("train.jsonl", each({"messages": turns, "images": ["pictures/{n}.jpg"]}))
     return packed(*chats(*texts, system=system))
 
 
@@ -220,16 +215,16 @@ def llama_factory(raw: Raw) -> Fate:
     name = "mllm_demo_data/{n}.jpg"
     images(raw, name)
     texts = ("<image>Who is {n}?", "Player {n}.", "What do they do?", "Play {n}.")
-    rows = each({"messages": openai(*texts), "images": [name]})
+    rows = each({"messages": messages(*texts), "images": [name]})
     twice = (*texts[:2], texts[2] + "<image>", texts[3])
-    rows[0] = filled({"messages": openai(*twice), "images": [name, name]}, 0)
-    raw.json("mllm_demo.json", rows)
-    turns = openai("<audio>What is it?", "A bird.")
+    rows[0] = filled({"messages": messages(*twice), "images": [name, name]}, 0)
+    raw.write("mllm_demo.json", rows)
+    turns = messages("<audio>What is it?", "A bird.")
     sound = {"messages": turns, "audios": ["mllm_demo_data/1.mp3"]}
-    raw.json("mllm_audio_demo.json", [sound] * 3)
-    raw.json("alpaca_en_demo.json", [{"instruction": "Hi", "input": "", "output": "Hello"}] * 3)
-    raw.bytes("mllm_demo_data/1.mp3", b"ID3")
-    raw.json("dataset_info.json", {"mllm_demo": {"file_name": "mllm_demo.json"}})
+    raw.write("mllm_audio_demo.json", [sound] * 3)
+    raw.write("alpaca_en_demo.json", [{"instruction": "Hi", "input": "", "output": "Hello"}] * 3)
+    raw.write("mllm_demo_data/1.mp3", b"ID3")
+    raw.write("dataset_info.json", {"mllm_demo": {"file_name": "mllm_demo.json"}})
     raw.given = raw.folder / "mllm_demo.json"
     first = chats(*twice, shown=("n", "n"), numbers=[0])
     return packed(*first, *chats(*texts, numbers=range(1, 8)))
@@ -242,9 +237,9 @@ def xtuner(raw: Raw) -> Fate:
     url = {"url": "resource/{n}.jpg", "image_wh": [24, 16]}
     text = {"type": "text", "text": "<IMG_CONTEXT>\nColour of {n}?"}
     texts = ("Brown {n}.", "And its collar?", "Red {n}.")
-    turns = openai([{"type": "image_url", "image_url": url}, text], *texts)
+    turns = messages([{"type": "image_url", "image_url": url}, text], *texts)
     rows = each({"id": NUMBER, "messages": turns})
-    raw.jsonl("mllm_sft_single_image_example_data.jsonl", rows)
+    raw.write("mllm_sft_single_image_example_data.jsonl", rows)
     return packed(*chats("<image>Colour of {n}?", *texts))
 
 
@@ -254,7 +249,7 @@ def xtuner(raw: Raw) -> Fate:
 def trl(raw: Raw) -> Fate:
     text = {"index": None, "text": "What is {n}?", "type": "text"}
     image = {"index": 0, "text": None, "type": "image"}
-    turns = openai([text, image], [{"index": None, "text": "It is {n}.", "type": "text"}])
+    turns = messages([text, image], [{"index": None, "text": "It is {n}.", "type": "text"}])
     rows = each({"messages": turns, "images": [cell("images")]}, raw=raw)
-    raw.parquet("data/train-00000-of-00001.parquet", rows)
+    raw.write("data/train-00000-of-00001.parquet", rows)
     return packed(*chats("What is {n}?<image>", "It is {n}."))

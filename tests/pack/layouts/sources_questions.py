@@ -23,8 +23,8 @@ def vqa(raw: Raw) -> Fate:
     head = {"info": {}, "data_subtype": "train2014", "license": {}, "task_type": "Open-Ended"}
     head |= {"data_type": "mscoco"}
     questions, answers = head | {"questions": each(*asked)}, head | {"annotations": each(*given)}
-    raw.json("v2_OpenEnded_mscoco_train2014_questions.json", questions)
-    raw.json("v2_mscoco_train2014_annotations.json", answers)
+    raw.write("v2_OpenEnded_mscoco_train2014_questions.json", questions)
+    raw.write("v2_mscoco_train2014_annotations.json", answers)
     return packed(*chats("What 0 of {n}?", "yes {n}", "What 1 of {n}?", "yes {n}"))
 
 
@@ -35,7 +35,7 @@ def aokvqa(raw: Raw) -> Fate:
     row = {"split": "train", "image_id": NUMBER, "question_id": "q{n}", "question": "What is {n}?"}
     row |= {"choices": ["red", "blue {n}"], "correct_choice_idx": 1}
     row |= {"direct_answers": ["blue {n}", "sky"], "difficult_direct_answer": False}
-    raw.json("aokvqa_v1p0_train.json", each(row | {"rationales": ["It is so."]}))
+    raw.write("aokvqa_v1p0_train.json", each(row | {"rationales": ["It is so."]}))
     return packed(*chats(has("What is {n}?", "red", "blue {n}"), has("blue {n}")))
 
 
@@ -46,7 +46,7 @@ def gqa(raw: Raw) -> Fate:
     entry = {"semantic": [], "imageId": "{n+2000}", "answer": "no {n}", "isBalanced": True}
     entry |= {"question": "Is it {n}?", "fullAnswer": "No, it is {n}."}
     entries = filled(Tagged("keys", {"{n:08d}": entry}), 0)
-    raw.json("train_balanced_questions.json", entries)
+    raw.write("train_balanced_questions.json", entries)
     return packed(*chats("Is it {n}?", "no {n}"))
 
 
@@ -57,7 +57,7 @@ def textvqa(raw: Raw) -> Fate:
     row = {"question": "what brand is {n}?", "image_id": "{n:016x}", "image_classes": ["Phone"]}
     row |= {"flickr_300k_url": "http://a.b/c.jpg", "question_id": NUMBER, "set_name": "train"}
     row |= {"answers": ["nokia {n}", "nokia {n}", "toshiba"], "question_tokens": ["what"]}
-    raw.json("TextVQA_0.5.1_train.json", {"dataset_type": "train", "data": each(row)})
+    raw.write("TextVQA_0.5.1_train.json", {"dataset_type": "train", "data": each(row)})
     return packed(*chats("what brand is {n}?", "nokia {n}"))
 
 
@@ -69,7 +69,7 @@ def docvqa(raw: Raw) -> Fate:
     row |= {"image": "documents/snbx0223_{n}.png", "ucsf_document_id": "snbx0223"}
     row |= {"ucsf_document_page_no": "{n}", "answers": ["1/{n}/93"], "data_split": "train"}
     whole = {"dataset_name": "SP-DocVQA", "dataset_version": "1.0", "dataset_split": "train"}
-    raw.json("train_v1.0_withQT.json", whole | {"data": each(row)})
+    raw.write("train_v1.0_withQT.json", whole | {"data": each(row)})
     return packed(*chats("What is date {n}?", "1/{n}/93"))
 
 
@@ -79,10 +79,10 @@ def chartqa(raw: Raw) -> Fate:
     images(raw, "png/{n:05d}.png")
     for n in N:
         raw.text(f"tables/{n:05d}.csv", "Year,Value\n2001,5\n")
-        raw.json(f"annotations/{n:05d}.json", {"type": "v_bar", "models": [{"name": "bar"}]})
+        raw.write(f"annotations/{n:05d}.json", {"type": "v_bar", "models": [{"name": "bar"}]})
     rows = each({"imgname": "{n:05d}.png", "query": "How many {n}?", "label": "{n}0"})
-    raw.json("train_human.json", rows)
-    raw.json("train_augmented.json", rows[:4])
+    raw.write("train_human.json", rows)
+    raw.write("train_augmented.json", rows[:4])
     return packed(*chats("How many {n}?", "{n}0"))
 
 
@@ -91,7 +91,7 @@ def chartqa(raw: Raw) -> Fate:
 def ai2d(raw: Raw) -> Fate:
     row = {"question": "Which letter is {n}?", "options": ["seed", "fruit {n}", "root", "leaf"]}
     row |= {"answer": "1", "image": cell("image")}
-    raw.parquet("data/test-00000-of-00001.parquet", each(row, raw=raw))
+    raw.write("data/test-00000-of-00001.parquet", each(row, raw=raw))
     return packed(*chats(has("Which letter is {n}?", "seed", "fruit {n}"), has("fruit {n}")))
 
 
@@ -108,7 +108,7 @@ def scienceqa(raw: Raw) -> tuple[Fate, ...]:
         rows.append(row | {"solution": "It is east."})
         asked = Has(*hint, f"Which is {n}?", "west", f"east {n}")
         samples.append(chat((n,) if n % 2 else (), asked, Has(f"east {n}")))
-    raw.parquet("data/train-00000-of-00001-1028f23e353fbe3e.parquet", rows)
+    raw.write("data/train-00000-of-00001-1028f23e353fbe3e.parquet", rows)
     return packed(*samples), packed(*samples[1::2], rejects=4, says=(("no image", 4),))
 
 
@@ -123,7 +123,7 @@ def mmmu(raw: Raw) -> Fate:
     one = row | {"id": "validation_{n}", "question": "<image 1> Which of {n}?"}
     two = row | {"id": "validation_{n+10}", "question": "<image 1> <image 2> Which of {n+10}?"}
     two |= {"image_2": cell("image_2", "2n+1")}
-    raw.parquet("Accounting/validation-00000-of-00001.parquet", each(one, two, raw=raw))
+    raw.write("Accounting/validation-00000-of-00001.parquet", each(one, two, raw=raw))
     answer = has("$7{n}")
     of_two = chats(has("Which of {n+10}?", "$6", "$7{n}"), answer, shown=("2n", "2n+1"))
     return packed(*chats(has("Which of {n}?", "$6", "$7{n}"), answer, shown=("2n",)), *of_two)
@@ -138,8 +138,8 @@ def clevr(raw: Raw) -> Fate:
         row = {"image_index": NUMBER, "program": [], "question_index": NUMBER, "answer": "{n}"}
         row |= {"image_filename": name, "question_family_index": 2, "split": split}
         rows = each(row | {"question": "How many cubes in {n}?"}, numbers=numbers)
-        raw.json(f"questions/CLEVR_{split}_questions.json", {"info": {}, "questions": rows})
-        raw.json(f"scenes/CLEVR_{split}_scenes.json", {"info": {}, "scenes": [{"objects": []}]})
+        raw.write(f"questions/CLEVR_{split}_questions.json", {"info": {}, "questions": rows})
+        raw.write(f"scenes/CLEVR_{split}_scenes.json", {"info": {}, "scenes": [{"objects": []}]})
     return packed(*chats("How many cubes in {n}?", "{n}"))
 
 
@@ -148,5 +148,5 @@ def clevr(raw: Raw) -> Fate:
 def pixmo_docs(raw: Raw) -> Fate:
     texts = {"question": ["First {n}?", "Second?"], "answer": ["One {n}", "Two {n}"]}
     row = {"image": cell("image"), "image_id": "{n}", "questions": texts}
-    raw.parquet("charts/train-00000-of-00001.parquet", each(row, raw=raw))
+    raw.write("charts/train-00000-of-00001.parquet", each(row, raw=raw))
     return packed(*chats("First {n}?", "One {n}", "Second?", "Two {n}"))

@@ -24,30 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..raw_files import read_table
 from .raw import Raw
 from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, chat, packed, refused
-from .templates import Tagged, filled, filled_text, listed, number_of
+from .templates import filled, filled_text, listed, number_of
 
 _IMAGES = re.compile(r"\d*n(\+\d+)?")
 """An image of a tar, by its number."""
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-def _tagged(loader: yaml.Loader, tag: str, node: yaml.Node) -> Tagged:
-    match node:
-        case yaml.MappingNode():
-            return Tagged(tag, loader.construct_mapping(node, deep=True))
-        case yaml.SequenceNode():
-            return Tagged(tag, loader.construct_sequence(node, deep=True))
-    return Tagged(tag, loader.construct_scalar(node))
-
-
-_Loader.add_multi_constructor("!", _tagged)
 
 
 @dataclass(frozen=True)
@@ -90,22 +73,10 @@ class _Writer:
 
     def file(self, name: str, content: Any) -> None:
         """Write a file of texts, lines or rows."""
-        ext = name.rpartition(".")[2]
-        match content, ext:
-            case str(), _:
-                self.raw.text(name, content)
-            case bytes(), _:
-                self.raw.bytes(name, content)
-            case [str(), *_], _:
-                self.raw.text(name, "".join(f"{line}\n" for line in content))
-            case _, "csv" | "tsv":
-                self.raw.csv(name, content, "\t" if ext == "tsv" else ",")
-            case _, "jsonl":
-                self.raw.jsonl(name, content)
-            case _, "parquet":
-                self.raw.parquet(name, content)
-            case _:
-                self.raw.json(name, content)
+        match content:
+            case [str(), *_]:
+                content = "".join(f"{line}\n" for line in content)
+        self.raw.write(name, content)
 
     def samples(self, stated: dict[str, Any]) -> Iterable[Sample]:
         """Return a sample for every number, each of them once."""
@@ -159,4 +130,4 @@ def _layout(stated: dict[str, Any]) -> Layout:
 
 
 for path in sorted((Path(__file__).parent / "further").glob("*.yaml")):
-    LAYOUTS += map(_layout, yaml.load(path.read_text("utf-8"), _Loader))
+    LAYOUTS += map(_layout, read_table(path))

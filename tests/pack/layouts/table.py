@@ -50,12 +50,7 @@ class Sample:
 
 def captioned(number: int | tuple[int, ...], text: Words) -> Sample:
     """Return the sample of an image and its caption, which is learnt."""
-    numbers = number if isinstance(number, tuple) else (number,)
-    return Sample(numbers, (("user", ""), ("assistant", text)))
-
-
-def textless(*numbers: int) -> Sample:
-    return Sample(numbers, ())
+    return chat(number, "", text)
 
 
 def chat(number: int | tuple[int, ...], *texts: Words, system: str = "") -> Sample:

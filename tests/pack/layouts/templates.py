@@ -4,21 +4,16 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..chats import messages, turns
+from ..raw_files import Tagged
 from .pictures import medium, pages, picture
 from .raw import Raw
 from .table import Has, N, Sample, captioned, chat
 
 _NUMBER = re.compile(r"(?:(\d*)n)?(?:%(\d+))?\+?(\d+)?")
 _PLACE = re.compile(r"\{(\d*n[%+\d]*)(?::(\w+))?\}")
-
-
-class Tagged(NamedTuple):
-    """A value that a text cannot express; `stated.py` lists the tags."""
-
-    tag: str
-    value: Any
 
 
 NUMBER = Tagged("n", "n")
@@ -30,16 +25,6 @@ def cell(column: str, number: str = "n") -> Tagged:
 
 def has(*words: str) -> Tagged:
     return Tagged("has", list(words))
-
-
-def llava(*texts: str) -> list[dict[str, str]]:
-    """Return turns as LLaVA writes them."""
-    return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
-
-
-def openai(*texts: Any) -> list[dict[str, Any]]:
-    roles = "user", "assistant"
-    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
 
 
 def number_of(text: str | int, n: int) -> int:
@@ -95,8 +80,8 @@ def _made(tag: str, value: Any, n: int, raw: Raw | None) -> Any:
         case "medium":
             return medium(word, n)
     of_texts = {
-        "llava": lambda texts: llava(*texts),
-        "openai": lambda texts: openai(*texts),
+        "llava": lambda texts: turns(*texts),
+        "openai": lambda texts: messages(*texts),
         "has": lambda texts: Has(*texts),
         "tabbed": "\t".join,
         "json": json.dumps,

@@ -118,19 +118,6 @@ def test_a_share_is_judged_after_a_thousand_inputs_and_not_before(tmp_path, make
         pack_dataset(late, tmp_path / "3", max_rejects="20%")
 
 
-def test_finished_shards_are_kept_for_the_next_run(tmp_path, make_folder, make_broken, contents):
-    raw = make_folder(tmp_path / "raw", 8)
-    make_broken(raw)
-    with pytest.raises(PackError, match="Finished shards are kept"):
-        pack_dataset(raw, tmp_path / "out", max_rejects=2, shard_size=3)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
-    assert kept.keys() == {"shard-000000.tar", "shard-000001.tar"}
-    assert pack_dataset(raw, tmp_path / "out", max_rejects=9, shard_size=3).inputs < 12
-    assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in kept.items())
-    pack_dataset(raw, tmp_path / "whole", max_rejects=9, shard_size=3)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
 def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monkeypatch):
     raw = make_folder(tmp_path / "raw", 2)
     make_folder(raw / "secret", 2)

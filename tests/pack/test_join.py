@@ -22,33 +22,16 @@ def texts(pairs=TEXTS):
 
 
 @pytest.fixture
-def images(jpeg):
-    """Rows of three images."""
-    return [{"image_id": f"i{n}", "image": {"bytes": jpeg(n), "path": None}} for n in range(3)]
-
-
-@pytest.fixture
-def raw(tmp_path, images):
+def raw(tmp_path, jpeg):
+    images = [{"image_id": f"i{n}", "image": {"bytes": jpeg(n), "path": None}} for n in range(3)]
     write(tmp_path / "raw" / "images.parquet", images)
     write(tmp_path / "raw" / "captions.csv", texts())
     return tmp_path / "raw"
 
 
-@pytest.fixture
-def pack(tmp_path, members):
-    """Pack; give the report and each sample's image and text."""
-
-    def pack(raw, join="image_id", **options):
-        report = pack_dataset(raw, tmp_path / "out", join=join, max_rejects=9, workers=1, **options)
-        found = members(tmp_path / "out").values()
-        return report, [(sample["jpg"], sample["txt"].decode()) for sample in found]
-
-    return pack
-
-
 @pytest.mark.parametrize("of_texts", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet"])
 @pytest.mark.parametrize("of_images", ["bytes.parquet", "base64.jsonl", "base64.json", "names.csv"])
-def test_tables_of_every_format_are_joined(tmp_path, put, pack, jpeg, of_images, of_texts):
+def test_tables_of_every_format_are_joined(tmp_path, put, packed, jpeg, of_images, of_texts):
     raw, names = tmp_path / "raw", [f"images/{number}.jpg" for number in range(3)]
     if of_images == "names.csv":
         put(raw, {name: number for number, name in enumerate(names)})
@@ -59,7 +42,9 @@ def test_tables_of_every_format_are_joined(tmp_path, put, pack, jpeg, of_images,
     }[of_images.partition(".")[0]]
     write(raw / of_images, [{"image_id": n, "image": cell} for n, cell in enumerate(cells)])
     write(raw / of_texts, texts([(2, "A dog."), (0, "A cat.")]))
-    assert pack(raw)[1] == [(jpeg(2), "A dog."), (jpeg(0), "A cat.")]
+    samples = packed(raw, join="image_id")
+    assert [sample["jpg"] for sample in samples] == [jpeg(2), jpeg(0)]
+    assert [sample["txt"] for sample in samples] == [b"A dog.", b"A cat."]
 
 
 def test_an_interrupted_join_is_finished_with_the_same_bytes(raw, tmp_path, contents):

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PackError
@@ -32,15 +32,15 @@ many = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 NAMES = ("images", "annotations")
-WHOLE = json.dumps(
-    {
-        "info": {"year": 2017, "text": 'a "quoted] \\ text}', "list": [1, {"a": []}], "n": None},
-        "images": [{"id": 1, "file_name": "ä.jpg"}, {"id": 2.5e3}, [], "text", -1.5],
-        "licenses": [{"id": 1}, "}", True],
-        "annotations": [{"caption": 'say "[ü]"\n\U0001f600'}, 7],
-        "type": "captions",
-    }
-)
+OBJECT = {
+    "info": {"year": 2017, "text": 'a "quoted] \\ text}', "list": [1, {"a": []}], "n": None},
+    "images": [{"id": 1, "file_name": "ä.jpg"}, {"id": 2.5e3}, [], "text", -1.5],
+    "licenses": [{"id": 1}, "}", True],
+    "annotations": [{"caption": 'say "[ü]"\n\U0001f600'}, 7],
+    "type": "captions",
+}
+WHOLE = json.dumps(OBJECT)
+MARK = b"\xef\xbb\xbf"
 
 
 @pytest.fixture(params=[1, 3, 16, 1 << 20])
@@ -81,7 +81,7 @@ def test_an_array_gives_what_json_reads_wherever_a_read_ends(size, array, indent
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}]', '{"a": 1}\n', ' \n[\n{"a": 1}\n]\n', '\n\n{"a":1}'])
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("mark", [b"", MARK])
 def test_a_byte_order_mark_and_blank_space_are_passed_over(text, mark):
     assert records_of(mark + text.encode()) == [{"a": 1}]
 
@@ -119,13 +119,7 @@ def test_a_broken_array_is_refused_with_a_remedy_behind_what_is_whole(size, text
 # --- entries of named arrays --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_arrays_come_entry_by_entry_wherever_a_read_ends(size, entries_of, mark):
-    assert entries_of(mark + WHOLE.encode()) == expected(WHOLE)
-    spaced = json.dumps(json.loads(WHOLE), indent=2, ensure_ascii=False)
-    assert entries_of(mark + f"\n {spaced}\r\n".encode()) == expected(WHOLE)
-
-
+@pytest.mark.parametrize("mark", [b"", MARK])
 @many
 @given(
     st.dictionaries(st.sampled_from([*NAMES, "a", "é"]), st.lists(values, max_size=4)),
@@ -133,13 +127,17 @@ def test_arrays_come_entry_by_entry_wherever_a_read_ends(size, entries_of, mark)
     st.sampled_from([None, 0, 1]),
     st.booleans(),
 )
-def test_entries_are_what_json_reads(size, entries_of, whole, other, indent, ascii):
+@example(OBJECT, 0, None, True)
+@example(OBJECT, 0, 2, False)
+def test_entries_are_what_json_reads_wherever_a_read_ends(
+    size, entries_of, mark, whole, other, indent, ascii
+):
     text = json.dumps({"other": other} | whole, indent=indent, ensure_ascii=ascii)
-    assert entries_of(text.encode()) == expected(text)
+    assert entries_of(mark + f"\n {text}\r\n".encode()) == expected(text)
 
 
 def test_a_file_cut_off_anywhere_is_refused_naming_the_byte(entries_of):
-    content = json.dumps(json.loads(WHOLE), ensure_ascii=False).encode()
+    content = json.dumps(OBJECT, ensure_ascii=False).encode()
     for size in range(len(content)):
         with pytest.raises(PackError, match=r"data.json is not .*\d") as caught:
             entries_of(content[:size])

@@ -65,11 +65,15 @@ def test_a_table_without_text_names_the_map_that_takes_its_labels(
         ({"map": "caption=A photo of a {label}."}, "A photo of a {}."),
     ],
 )
-def test_numbers_of_classes_are_written_as_their_names(table, packed, options, said):
-    table([0, 1, -1], {"names": NAMES, "_type": "ClassLabel"})
-    report, samples = packed(**options)
+def test_numbers_of_classes_are_written_as_their_names(
+    table, packed, rejects, tmp_path, options, said
+):
+    table([0, 1, -1, 7], {"names": NAMES, "_type": "ClassLabel"})
+    report, samples = packed(**options, max_rejects=1)
     assert texts(samples) == [*map(said.format, NAMES), None]
     assert "`label` is written as the names of its classes (cat, dog)" in report.notes
+    (line,) = rejects(tmp_path / "out")
+    assert line["reason"] == "`label` is 7, and only 2 classes have names"
 
 
 def test_a_class_may_be_an_answer_and_its_record_keeps_the_number(table, packed):
@@ -83,13 +87,6 @@ def test_a_list_of_classes_is_a_list_of_names(table, packed):
     table([[0, 1]], {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "List"})
     _, samples = packed(map="caption=label", captions="join")
     assert texts(samples) == ["cat\ndog"]
-
-
-def test_a_number_without_a_name_is_a_reject(table, packed, rejects, tmp_path):
-    table([0, 7], {"names": NAMES, "_type": "ClassLabel"})
-    packed(map="caption=label", max_rejects=1)
-    (line,) = rejects(tmp_path / "out")
-    assert line["reason"] == "`label` is 7, and only 2 classes have names"
 
 
 @pytest.mark.parametrize("metadata", [b"{", b'{"info": 1}', b'{"info": {"features": [1]}}'])

@@ -47,24 +47,21 @@ def test_nothing_in_the_output_tells_where_it_was_made(tmp_path, make_folder, co
     assert part["options"] == {"format": "folder", "shard_size": "512MB", "check": "decode"}
 
 
-def test_the_output_holds_shards_index_columns_manifest_and_rejects(tmp_path, make_folder):
-    report = pack_dataset(make_folder(tmp_path / "raw", 5), tmp_path / "out", shard_size=2)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *(f"shard-00000{i}.{ending}" for i in range(3) for ending in ("tar", "parquet")),
-        *("columns", "dataset.json", "rejects.jsonl"),
-    }
-    assert (report.samples, report.images, report.shards) == (5, 5, 3)
-    tars = sorted((tmp_path / "out").glob("*.tar"))
-    assert report.bytes == sum(path.stat().st_size for path in tars)
-    assert report.output == str(tmp_path / "out")
-    assert len(open_dataset(tmp_path / "out")) == 5
-
-
 @pytest.mark.parametrize("size", [1, 4, 9, 100])
-def test_shards_end_at_a_number_of_samples(tmp_path, make_folder, size):
-    pack_dataset(make_folder(tmp_path / "raw", 9), tmp_path / "out", shard_size=size)
+def test_the_output_holds_shards_of_so_many_samples_and_what_belongs_to_them(
+    tmp_path, make_folder, size
+):
+    report = pack_dataset(make_folder(tmp_path / "raw", 9), tmp_path / "out", shard_size=size)
     counts = [shard.samples for shard in open_dataset(tmp_path / "out").manifest.shards]
     assert counts == [size] * (9 // size) + [9 % size] * (9 % size > 0)
+    tars = [f"shard-{number:06d}.tar" for number in range(len(counts))]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(*tars, *(name.replace("tar", "parquet") for name in tars)),
+        *("columns", "dataset.json", "rejects.jsonl"),
+    }
+    assert (report.samples, report.images, report.shards) == (9, 9, len(counts))
+    assert report.bytes == sum((tmp_path / "out" / name).stat().st_size for name in tars)
+    assert report.output == str(tmp_path / "out")
 
 
 def test_shards_end_before_a_number_of_bytes(tmp_path, make_folder):
@@ -116,19 +113,6 @@ def test_a_share_is_judged_after_a_thousand_inputs_and_not_before(tmp_path, make
         pack_dataset(early, tmp_path / "2", format="llava", max_rejects="89%")
     with pytest.raises(PackError, match=r"251 of 1,251 inputs"):
         pack_dataset(late, tmp_path / "3", max_rejects="20%")
-
-
-def test_finished_shards_are_kept_for_the_next_run(tmp_path, make_folder, make_broken, contents):
-    raw = make_folder(tmp_path / "raw", 8)
-    make_broken(raw)
-    with pytest.raises(PackError, match="Finished shards are kept"):
-        pack_dataset(raw, tmp_path / "out", max_rejects=2, shard_size=3)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
-    assert kept.keys() == {"shard-000000.tar", "shard-000001.tar"}
-    assert pack_dataset(raw, tmp_path / "out", max_rejects=9, shard_size=3).inputs < 12
-    assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in kept.items())
-    pack_dataset(raw, tmp_path / "whole", max_rejects=9, shard_size=3)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monkeypatch):

@@ -1,11 +1,7 @@
-"""Packing on a Ray cluster of several nodes on one machine: the bytes of one machine.
-
-`DATAPIPE_INPUTS` is the number of inputs with which the memory of the driver is measured.
-"""
+"""Packing on a Ray cluster of several nodes on one machine: the bytes of one machine."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +21,6 @@ ray = pytest.importorskip("ray")
 # Nodes are killed at moments that a busy machine may miss, and Ray's own processes may not start.
 pytestmark = pytest.mark.flaky(reruns=2, reruns_delay=2)
 
-MOST = int(os.environ.get("DATAPIPE_INPUTS", "50000"))
 OPTIONS = {"shard_size": 70, "max_rejects": 9}
 NODE = {"num_cpus": 1, "object_store_memory": 120 << 20, "include_dashboard": False}
 
@@ -158,33 +153,6 @@ def test_shards_go_straight_to_a_url(tmp_path, raw, whole, start):
     assert {name.removeprefix("bucket/x/"): data for name, data in there.items()} == {
         name: data for name, data in whole.items() if not name.startswith("columns/")
     }
-
-
-PACK = """
-import sys
-from pathlib import Path
-from datapipe import pack_dataset
-raw, out = sys.argv[1:]
-assert pack_dataset(raw, out, shard_size=20_000, workers=2, engine="ray").lost == 0
-# ru_maxrss would begin with the peak of the parent process.
-print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])  # KB
-"""
-
-
-@pytest.mark.campaign
-def test_memory_of_the_driver_does_not_grow_with_the_inputs(tmp_path):
-    turns = [{"from": "human", "value": "What is this?"}, {"from": "gpt", "value": "A text."}]
-    peaks = []
-    for samples in (10_000, MOST):
-        raw, out = tmp_path / f"{samples}.jsonl", tmp_path / str(samples)
-        with raw.open("w") as file:
-            for number in range(samples):
-                file.write(json.dumps({"id": number, "conversations": turns}) + "\n")
-        command = [sys.executable, "-c", PACK, str(raw), str(out)]
-        peaks.append(int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-        shutil.rmtree(out)
-    small, large = peaks
-    assert large < small + 35_000, f"{small:,} and {large:,} KB"
 
 
 def hook(name):

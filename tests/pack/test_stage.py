@@ -22,25 +22,6 @@ def url(tmp_path):
     fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
-def there(url):
-    import fsspec
-
-    files = fsspec.filesystem("memory")
-    root = "/" + url.partition("://")[2] + "/"
-    return {path.removeprefix(root): files.cat_file(path) for path in files.find(root)}
-
-
-def test_the_same_files_arrive(tmp_path, raw, url, contents):
-    pack_dataset(raw, tmp_path / "out", shard_size=2)
-    report = pack_dataset(raw, url, shard_size=2, staging=tmp_path / "staging")
-    assert (report.output, report.samples, report.finished_before) == (url, 5, False)
-    assert there(url) == {
-        name: content
-        for name, content in contents(tmp_path / "out").items()
-        if not name.startswith("columns/")
-    }
-
-
 @pytest.fixture
 def unsent(tmp_path, raw):
     """Options of a pack to a URL, all of it staged, as its server refused the last index."""

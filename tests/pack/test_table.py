@@ -5,11 +5,9 @@ import json
 import pytest
 
 from datapipe import pack_dataset
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions
-from datapipe.pack.readers.table import READER
 
 from .cases import record_cases
-from .reading import choose_reader, estimate, read_all
+from .reading import choose_reader
 from .record_files import write
 
 
@@ -29,10 +27,6 @@ def packed(tmp_path, members):
 def raw(tmp_path, put):
     """A folder with images 0.jpg, 1.jpg and 2.jpg."""
     return put(tmp_path / "raw", {f"{number}.jpg": number for number in range(3)})
-
-
-def read(raw, **options):
-    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 # --- as datasets and pandas write them ---------------------------------------------------------
@@ -94,20 +88,11 @@ def test_tables_of_pandas(raw, packed, jpeg, how):
 
 
 @pytest.mark.parametrize(("row", "found"), record_cases("columns by their usual names"))
-def test_columns_are_known_by_their_usual_names(raw, row, found):
+def test_columns_are_known_by_their_usual_names(raw, packed, jpeg, row, found):
     images, caption, is_kept = json.loads(found)
-    (sample,) = read(write(raw / "data.jsonl", [row]), captions="first")
-    assert (len(sample.images), sample.caption) == (images, caption)
-    assert sample.record == (row if is_kept else None)
-
-
-# --- what a table is --------------------------------------------------------------------------
-
-
-def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
-    write(raw / "data.jsonl", [{"text": "a"}, {"text": None}])
-    assert choose_reader(raw / "data.jsonl").name == "table"
-    assert estimate(READER, raw) == 2
-    first, second = read(raw)
-    assert first == RawSample("data.jsonl#0", caption="a")
-    assert second.caption is None
+    (sample,) = packed(write(raw / "data.jsonl", [row]), captions="first")
+    assert [data for ext, data in sample.items() if ext.endswith("jpg")] == [
+        jpeg(number) for number in range(images)
+    ]
+    assert sample.get("txt", b"").decode() == (caption or "")
+    assert json.loads(sample.get("json", "null")) == (row if is_kept else None)

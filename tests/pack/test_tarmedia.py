@@ -76,38 +76,30 @@ def test_a_text_is_not_trained_on_without_its_medium(tmp_path, tar, rejects, ext
 
 
 @pytest.mark.parametrize("ext", ["mp4", "json.gz", "MP4"])
-def test_what_the_message_says_trains_on_the_rest(tmp_path, tar, ext):
+def test_patterns_that_are_ignored_leave_the_rest_and_stand_in_the_manifest(
+    tmp_path, tar, caplog, ext
+):
     tar(**{ext: MEDIA[ext][0], "txt": words})
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore=f"*.{ext}", workers=1)
+    given = {"ignore": [f"*.{ext}", "*.mpp4"]}
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **given)
     assert report.samples == 3
     names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
-    assert report.notes == (f"left out: 3 files, which --ignore '*.{ext}' names ({names})",)
-    datapipe.index_shards(tmp_path / "raw", ignore=[f"*.{ext}"])
-    for folder in ("raw", "out"):
-        assert [b["text"] for b in load(tmp_path / folder)] == [[f"words {n}"] for n in range(3)]
-
-
-def test_a_pattern_that_names_nothing_is_said(tmp_path, tar, caplog):
-    tar(mp4=MEDIA["mp4"][0], txt=words)
-    said = "--ignore '*.mpp4' matches no file and no member"
-    given = {"ignore": "*.mp4,*.mpp4"}
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **given)
-    assert [said in note for note in report.notes] == [False, True]
+    unused = "--ignore '*.mpp4' matches no file and no member"
+    left_out, said = report.notes
+    assert left_out == f"left out: 3 files, which --ignore '*.{ext}' names ({names})"
+    assert unused in said
     with caplog.at_level(logging.WARNING):
         datapipe.index_shards(tmp_path / "raw", **given)
-    assert caplog.messages[-1] == said
-
-
-def test_the_patterns_of_a_pack_stand_in_its_manifest(tmp_path, tar):
-    tar(mp4=MEDIA["mp4"][0], npy=MEDIA["npy"][0], txt=words)
-    patterns = {"ignore": ["*.mp4", "*.npy"], "workers": 1}
-    datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **patterns)
-    assert '"ignore":"*.mp4,*.npy"' in (tmp_path / "out" / "dataset.json").read_text().replace(
-        ": ", ":"
-    )
-    assert datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **patterns).finished_before
+    assert caplog.messages[-1] == unused
+    for folder in ("raw", "out"):
+        assert [b["text"] for b in load(tmp_path / folder)] == [[f"words {n}"] for n in range(3)]
+    (part,) = json.loads((tmp_path / "out" / "dataset.json").read_text())["parts"]
+    assert part["options"]["ignore"] == f"*.{ext},*.mpp4"
     with pytest.raises(datapipe.PackError, match="ignore"):
-        datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore="*.mp4", workers=1)
+        datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore=f"*.{ext}", workers=1)
+    given = {"ignore": f"*.{ext},*.mpp4"}
+    again = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **given)
+    assert again.finished_before
 
 
 TEXT = "a text beside the one that is taken"

@@ -95,15 +95,3 @@ def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, put, given
     assert decoded == "".join(
         f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said, _ in shown.turns
     )
-
-
-def test_a_map_shows_what_it_makes_before_anything_is_written(lines, tmp_path, capsys):
-    path = lines({"image": "a.jpg", "q": "What?", "a": "A cat."}, {"image": "a.jpg", "q": "What?"})
-    pack_dataset(path, tmp_path / "out", map="image=image,user=q,assistant=a", max_rejects=1)
-    assert capsys.readouterr().err.splitlines() == [
-        "--map 'image=image,user=q,assistant=a' makes of the first records:",
-        "data.jsonl#0: 1 image",
-        "    user       <image> / What?",
-        "  * assistant  A cat.",
-        "data.jsonl#1: rejected, field `a`, the assistant's turn, is empty",
-    ]

@@ -1,11 +1,11 @@
 """Workers give the same shards in any number, and their end is noticed."""
 
 import os
-import signal
 import subprocess
 import sys
 from contextlib import closing
 
+import psutil
 import pytest
 
 from datapipe import PackError, pack_dataset
@@ -45,26 +45,19 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
     assert list(members(tmp_path / "1" / "tar").values()) == kept
 
 
-def processes(parent):
-    """Ids of the worker processes of a process: children of its children."""
-
-    def children(process):
-        try:
-            with open(f"/proc/{process}/task/{process}/children") as file:
-                return list(map(int, file.read().split()))
-        except FileNotFoundError:
-            return []
-
-    return {process for child in children(parent) for process in children(child)}
+def processes():
+    """The worker processes of this one: children of its children."""
+    this = psutil.Process()
+    return set(this.children(recursive=True)) - set(this.children())
 
 
 def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg):
-    before = processes(os.getpid())
+    before = processes()
 
     def ending():
         for number in range(3000):
             if number == 1500:
-                os.kill(min(processes(os.getpid()) - before), signal.SIGKILL)
+                (processes() - before).pop().kill()
             yield RawSample(f"#{number}", (RawImage(InlineBlob(jpeg(number), "photo")),))
 
     said = pytest.raises(PackError, match=r"SIGKILL.*fewer --workers.*same command")

@@ -28,20 +28,25 @@ def table(raw, jpeg):
     """Write a table of rows; images are given by their numbers, in one of `FORMS`."""
 
     def write(form, rows):
-        def value(number):
-            match form:
-                case "struct":
-                    return {"bytes": jpeg(number), "path": None}
-                case "bytes":
-                    return jpeg(number)
-                case "base64":
-                    return base64.b64encode(jpeg(number)).decode()
-            (raw / f"{number}.jpg").write_bytes(jpeg(number))
-            return f"{number}.jpg"
+        def with_images(value):
+            match value, form:
+                case dict(), _:
+                    return {name: with_images(item) for name, item in value.items()}
+                case list(), _:
+                    return [with_images(item) for item in value]
+                case int(), "struct":
+                    return {"bytes": jpeg(value), "path": None}
+                case int(), "bytes":
+                    return jpeg(value)
+                case int(), "base64":
+                    return base64.b64encode(jpeg(value)).decode()
+                case int(), _:
+                    (raw / f"{value}.jpg").write_bytes(jpeg(value))
+                    return f"{value}.jpg"
+            return value
 
-        rows = [{n: value(v) if type(v) is int else v for n, v in row.items()} for row in rows]
         names = {"jsonl": "data.jsonl", "base64": "data.jsonl", "json": "data.json"}
-        return write_rows(raw / names.get(form, "data.parquet"), rows)
+        return write_rows(raw / names.get(form, "data.parquet"), with_images(rows))
 
     return write
 
@@ -152,14 +157,7 @@ def test_columns_that_name_the_image_again_are_not_named(table, packed, more):
 def test_images_inside_of_other_columns_are_named_by_a_path_that_a_map_takes(
     table, packed, jpeg, more, path
 ):
-    def with_images(value):
-        if isinstance(value, dict):
-            return {name: with_images(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [with_images(item) for item in value]
-        return {"bytes": jpeg(value), "path": None}
-
-    file = table("struct", [{"image": 0, "caption": "A cat.", **with_images(more)}])
+    file = table("struct", [{"image": 0, "caption": "A cat.", **more}])
     (note,) = named(pack_dataset(file, file.parent.parent / "dry", dry_run=True))
     assert note.startswith(f"images in `{path}` are not trained on")
     report, (sample,) = packed(file, map=note.split("'")[1])

@@ -110,6 +110,7 @@ def flip(data):
         ("a.avi", cut, r"the video broke at (\d\.\d) s: "),
         ("a.mp4", lambda data: b"", "the video cannot be opened: "),
         ("a.mp4", lambda data: b"a text " * 100, "the video cannot be opened: "),
+        ("a.mp4", lambda data: video_bytes(0, sound=1), "the file has no video, only sound or ot"),
     ],
 )
 def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(
@@ -127,15 +128,6 @@ def test_a_damaged_video_is_a_reject_with_the_time_it_broke_at(
     assert said
     if said.groups():
         assert 1 < float(said[1]) < 3.5  # of four seconds
-
-
-def test_a_file_with_sound_alone_is_a_reject(tmp_path, raw, rejects):
-    write_video(raw / "a.mp4", 3)
-    write_video(raw / "b.mp4", 0, sound=1)
-    pack_dataset(raw, tmp_path / "out", max_rejects=9, video_frames="fps=2,max=8")
-    (line,) = rejects(tmp_path / "out")
-    assert line["source"] == "b.mp4"
-    assert line["reason"] == "the file has no video, only sound or other data"
 
 
 def test_a_copy_of_a_dataset_keeps_its_frames(tmp_path, make_tar, members, packed):
@@ -193,19 +185,17 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, raw, monkeypatch):
         pack_dataset(raw, tmp_path / "out", video_frames="fps=2")
 
 
-def test_a_map_shows_videos_before_their_frames_are_known(tmp_path, put, capsys):
-    said = {"q": "What?", "a": "A cat."}
-    row = {"v": "clip.mp4", "image": "a.jpg", **said}
-    put(tmp_path / "raw", {"clip.mp4": video_bytes(10), "a.jpg": 0, "data.jsonl": row})
-    report = pack_dataset(
-        tmp_path / "raw/data.jsonl",
-        map="video=v,image=image,user=q,assistant=a",
-        video_frames="fps=2",
-        dry_run=True,
-    )
+def test_a_map_shows_what_it_makes_before_anything_is_written(tmp_path, put, capsys):
+    row = {"v": "clip.mp4", "image": "a.jpg", "q": "What?"}
+    rows = [row | {"a": "A cat."}, row]
+    put(tmp_path / "raw", {"clip.mp4": video_bytes(10), "a.jpg": 0, "data.json": rows})
+    given = {"map": "video=v,image=image,user=q,assistant=a", "video_frames": "fps=2"}
+    report = pack_dataset(tmp_path / "raw/data.json", tmp_path / "out", max_rejects=1, **given)
     assert (report.samples, report.videos, report.frames) == (1, 1, 3)
-    assert capsys.readouterr().err.splitlines()[1:4] == [
-        "data.jsonl#0: 1 image",
+    assert capsys.readouterr().err.splitlines() == [
+        "--map 'video=v,image=image,user=q,assistant=a' makes of the first records:",
+        "data.json#0: 1 image",
         "    user       <image> / <video> / What?",
         "  * assistant  A cat.",
+        "data.json#1: rejected, field `a`, the assistant's turn, is empty",
     ]

@@ -99,12 +99,10 @@ def test_what_is_given_up_ends(server):
     assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
 
 
-def test_urls_are_told_from_paths_and_unknown_protocols_are_refused():
+def test_urls_are_told_from_paths():
     assert is_remote("s3://bucket/a")
     assert not is_remote("folder/a")
     assert not is_remote(Path("s3:/bucket"))
-    with pytest.raises(PlanError, match="gopher"):
-        RemoteFolder("gopher://host/folder")
 
 
 @pytest.mark.skipif(bool(find_spec("gcsfs")), reason="gcsfs is installed")

@@ -66,6 +66,23 @@ def test_tars_in_a_bad_order_are_packed_in_theirs(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.campaign)])
+def test_tars_by_a_list_from_store_to_store(
+    put, pack, client, bucket, tars, local, tmp_path, engine
+):
+    for part in "ab":
+        shutil.copytree(tars, tmp_path / "parts" / part)
+    url = put(tmp_path / "parts")
+    listed = "{b,a}/{00000..00001}.tar"
+    report = pack(f"{url}/{listed}", f"s3://{bucket}/out", engine=engine)
+    assert report.samples == 16
+    expected = local(f"{tmp_path}/parts/{listed}")
+    there = client.cat(client.find(f"{bucket}/out"))
+    assert {key.removeprefix(f"{bucket}/out/"): value for key, value in there.items()} == {
+        name: content for name, content in expected.items() if not name.startswith("columns/")
+    }
+
+
 def test_shards_are_written_before_the_last_tar_arrives(
     put, pack, proxy, tars, make_tar, jpeg, bucket
 ):

@@ -22,28 +22,6 @@ def test_a_folder_of_images_is_packed_whatever_faults_there_are(
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.campaign)])
-def test_tars_by_a_list_from_store_to_store(
-    engine, put, pack, client, bucket, make_tar, jpeg, tmp_path, local
-):
-    tars = tmp_path / "tars"
-    for part in ("a", "b"):
-        (tars / part).mkdir(parents=True)
-        for number in range(2):
-            key = f"{part}{number}"
-            make_tar(
-                tars / part / f"{number}.tar", [(f"{key}.jpg", jpeg(1)), (f"{key}.txt", b"A cat.")]
-            )
-    url = put(tars)
-    report = pack(f"{url}/{{b,a}}/{{0..1}}.tar", f"s3://{bucket}/out", engine=engine)
-    assert report.samples == 4
-    expected = local(f"{tars}/{{b,a}}/{{0..1}}.tar")
-    there = client.cat(client.find(f"{bucket}/out"))
-    assert {key.removeprefix(f"{bucket}/out/"): value for key, value in there.items()} == {
-        name: content for name, content in expected.items() if not name.startswith("columns/")
-    }
-
-
 def test_a_file_of_records_over_http(pack, tmp_path):
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "texts.jsonl").write_text(

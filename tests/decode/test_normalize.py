@@ -1,4 +1,4 @@
-"""Pixels written into a batch: the values, the place, and that kernel and torch give the same."""
+"""Pixels written into a batch: the place, and that kernel and torch give the same values."""
 
 import threading
 
@@ -33,24 +33,6 @@ def picture(height, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=generator)
     return pixels.permute(2, 0, 1)
-
-
-def every_value():
-    return torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, 16, 16)
-
-
-@pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
-def test_every_value_becomes_what_the_formula_says(kernel, mean_std, dtype):
-    image = every_value().permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    out = torch.empty((3, 16, 16), dtype=dtype)
-    write(Normalizer(mean_std, dtype), image, out)
-    if dtype == torch.uint8:
-        assert torch.equal(out, image)
-        return
-    mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in mean_std or ([0.0] * 3, [1.0] * 3))
-    exact = (image.double() / 255 - mean) / std
-    most = 1e-6 if dtype == torch.float32 else 2**-7
-    assert (out.double() - exact).abs().max() <= most
 
 
 @pytest.mark.parametrize(("mean_std", "dtype"), KINDS)

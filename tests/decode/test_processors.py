@@ -12,18 +12,12 @@ where an image of a few pixels is blown up.
 import numpy as np
 import pytest
 from PIL import Image
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.llava_next.image_processing_pil_llava_next import (
-    LlavaNextImageProcessorPil,
-)
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 
 from ..campaigns import rare
+from ..models.checkpoints import CASES
 from .fitted import decoded, levels_apart, photo, place, size_of
 from .fitted import rows_first as rows_first
 
@@ -46,43 +40,31 @@ NAMES = [rare(name) if name in ORDINARY else name for name in PHOTOS]
 pytestmark = pytest.mark.usefixtures("rows_first")
 
 
-def square(side):
-    return {"height": side, "width": side}
+def processor_of(source, **options):
+    """The image processor of a checkpoint, with other options."""
+    case = CASES[source]
+    return case.images(**case.image_options | options)
 
 
-INTERNVL = ImageSpec.preset("internvl")
+LLAVA, QWEN = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen2-VL-7B-Instruct"
+LIMITS = {"max_pixels": 1_003_520}
+SMALL = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}}
 PRESETS = {
-    "clip": (
-        ImageSpec.preset("clip"),
-        CLIPImageProcessorPil(size={"shortest_edge": 224}, crop_size=square(224)),
-    ),
-    "siglip": (ImageSpec.preset("siglip"), SiglipImageProcessorPil(size=square(384))),
+    "clip": (ImageSpec.preset("clip"), processor_of(LLAVA, **SMALL)),
+    "siglip": (ImageSpec.preset("siglip"), processor_of("llava-hf/llava-interleave-qwen-0.5b-hf")),
     "shortest": (
         ImageSpec(size=224, resize="shortest", interpolation="bicubic", normalize="clip"),
-        CLIPImageProcessorPil(size={"shortest_edge": 224}, do_center_crop=False),
+        processor_of(LLAVA, **SMALL, do_center_crop=False),
     ),
-    "qwen2-vl": (ImageSpec.preset("qwen2-vl"), Qwen2VLImageProcessorPil()),
+    "qwen2-vl": (ImageSpec.preset("qwen2-vl"), processor_of(QWEN, **LIMITS)),
     "qwen2-vl, plain patches": (
         ImageSpec.preset("qwen2-vl", merge=1, temporal=1),
-        Qwen2VLImageProcessorPil(merge_size=1, temporal_patch_size=1),
+        processor_of(QWEN, **LIMITS, merge_size=1, temporal_patch_size=1),
     ),
-    "internvl": (
-        INTERNVL,
-        GotOcr2ImageProcessorPil(
-            size=square(448),
-            crop_to_patches=True,
-            max_patches=12,
-            image_mean=INTERNVL.mean_std[0],
-            image_std=INTERNVL.mean_std[1],
-        ),
-    ),
+    "internvl": (ImageSpec.preset("internvl"), processor_of("OpenGVLab/InternVL3-8B-hf")),
     "llava-next": (
         ImageSpec.preset("llava-next"),
-        LlavaNextImageProcessorPil(
-            size={"shortest_edge": 336},
-            crop_size=square(336),
-            image_grid_pinpoints=[[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
-        ),
+        processor_of("llava-hf/llava-v1.6-vicuna-7b-hf"),
     ),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.rows import Member
-from datapipe.text.sample_text import TEXT_EXTENSIONS, parse_json, parse_text
+from datapipe.text.sample_text import TEXT_EXTENSIONS, as_record, parse_json, parse_text
 
 Kind = Literal["image", "text", "json", ""]
 
@@ -62,4 +62,4 @@ class SampleParts:
         if kind == "text" and self.caption is None:
             self.caption = parse_text(bytes(data))
         elif kind == "json" and self.record is None:
-            self.record = parse_json(bytes(data))
+            self.record = as_record(parse_json(bytes(data)))

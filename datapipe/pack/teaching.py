@@ -31,7 +31,7 @@ from datapipe.text.messages import (
     read_turns,
 )
 from datapipe.text.preference import ANSWERS
-from datapipe.text.sample_text import parse_json, parse_text, raw_text
+from datapipe.text.sample_text import as_record, parse_json, parse_text, raw_text
 from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, Video, write_videos
 
 _RARE = 0.01  # share of samples up to which a report does not warn
@@ -290,13 +290,6 @@ def _record_of(sample: RawSample) -> Any:
     if isinstance(sample.record, Blob | InlineBlob):
         return as_record(parse_json(sample.record.read()))
     return sample.record
-
-
-def as_record(record: Any) -> Any:
-    """Return what a JSON file holds as a record; a list of turns is one with `messages`."""
-    if isinstance(record, list) and raw_turns({"messages": record}):
-        return {"messages": record}
-    return record
 
 
 def _texts_in(record: Any) -> tuple[str, ...]:

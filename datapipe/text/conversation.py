@@ -225,6 +225,9 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
+        thought = entry.get("reasoning_content")  # of Qwen3 and DeepSeek, apart from the answer
+        if isinstance(thought, str) and thought.strip() and "</think>" not in text:
+            text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
         role = entry.get("from", entry.get("role"))
         return [RawTurn(role if isinstance(role, str) else "", text, learn)]
     if any(entry.get(name) for name in _CHOICES):

@@ -178,6 +178,14 @@ def _writes_videos(layout: TurnLayout, token: str) -> bool:
 def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]:
     """Return a pattern of what the template writes behind answers, up to a special token."""
     if layout.template.marks_generation:
+        with contextlib.suppress(DecodeError):
+            said = layout.render(_TURNS)
+            learnt = [text for start, stop in said.labels for _, text in said.pieces[start:stop]]
+            if guard.find("".join(learnt).rpartition(_SAID)[2]) is None:
+                logger.warning(
+                    "the chat template's {% generation %} block ends before the special token that "
+                    "ends a turn, so a model cannot learn from it where to stop; end it behind one"
+                )
         return _NEVER
     after = _after_answers(layout, _TURNS)[-1]
     last = _first_token(after, guard)

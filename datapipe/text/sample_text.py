@@ -94,6 +94,13 @@ def parse_json(data: bytes, member: str = "") -> Any:
         raise DecodeError(f"not valid JSON: {error}", member=member) from error
 
 
+def as_record(record: Any) -> Any:
+    """Return what a JSON file holds as a record; a list of turns is one with `messages`."""
+    if isinstance(record, list) and raw_turns({"messages": record}):
+        return {"messages": record}
+    return record
+
+
 def interleaved(record: Mapping[str, Any]) -> list[str | None] | None:
     """Return the texts of a document, None for each image; None where it is no document.
 

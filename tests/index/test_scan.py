@@ -1,6 +1,7 @@
 """Tars that someone else wrote are indexed without being rewritten, however they are named."""
 
 import io
+import json
 import logging
 import os
 import tarfile
@@ -95,6 +96,14 @@ def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg):
     pairs = (((f"{n}.jpg", jpeg(0)), (f"{n}.json", record)) for n, record in enumerate(lengths))
     make_tar(tmp_path / "x.tar", (member for pair in pairs for member in pair))
     assert open_dataset(tmp_path).columns.text_bytes.tolist() == [*lengths.values()]
+
+
+def test_a_json_member_that_is_a_list_of_turns_is_a_conversation(tmp_path, make_tar):
+    turns = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    make_tar(tmp_path / "x.tar", [("0.json", json.dumps(turns).encode())])
+    (batch,) = datapipe.make_loader(tmp_path, image=None, batch_size=1, num_workers=0)
+    assert batch["text"] == ["user: 1+1?\nassistant: 2"]
+    assert open_dataset(tmp_path).columns.text_bytes.tolist() == [len(batch["text"][0])]
 
 
 def test_a_broken_image_is_reported_and_has_no_size(tmp_path, make_tar, jpeg, caplog):

@@ -72,6 +72,20 @@ def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(templ
     assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
 
 
+@pytest.mark.parametrize("template", [QWEN3, "chatml", GENERATION, DEEPSEEK, GLM])
+def test_reasoning_apart_from_an_answer_is_learnt_as_reasoning_in_it(template):
+    apart, within = (
+        chat(("user", "Why?"), ("assistant", said))
+        for said in ("So.", "<think>\nOh.\n</think>\n\nSo.")
+    )
+    apart.record["messages"][1]["reasoning_content"] = "Oh.\n"
+    for learnt in (False, True):
+        expected = written(make(template), within, learnt=learnt)
+        assert written(make(template), apart, learnt=learnt) == expected
+    apart.record["messages"][1]["content"] = within.record["messages"][1]["content"]
+    assert written(make(template), apart) == written(make(template), within)
+
+
 LAST_ENDS_OTHERWISE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
     "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"

@@ -47,6 +47,7 @@ from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
 from datapipe.text.sample_text import (
+    as_record,
     find_texts,
     named_texts_count,
     parse_json,
@@ -288,7 +289,7 @@ def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -
             if content.kind == "text" and caption is None:
                 caption = value
             elif content.kind == "json" and record is None:
-                record = value
+                record = as_record(value)
     contents = [fact.content for fact in facts]
     text = sample_text(caption, record)
     if reason := _why_left_out(contents, record, has_images=bool(images)):

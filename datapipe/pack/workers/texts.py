@@ -10,8 +10,7 @@ from typing import Any
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import crc32
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample, has_video
-from datapipe.pack.teaching import as_record
-from datapipe.text.sample_text import parse_json, parse_text
+from datapipe.text.sample_text import as_record, parse_json, parse_text
 
 
 def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:

@@ -131,10 +131,10 @@ class FieldMap:
             spoken = [(role, texts) for role, texts, _ in said if role in ("user", "assistant")]
             for number in range(rounds.pop()):
                 turns += [{"role": role, "content": texts[number]} for role, texts in spoken]
-        answered = any(role == "assistant" for role, _ in self.turns)
-        if answered and not any(turn["role"] == "assistant" for turn in turns if "role" in turn):
-            named = next(source for role, source in self.turns if role == "assistant")
-            raise MissingMember(f"field `{named}`, the assistant's turn, is empty")
+        for role in ("assistant", "user"):
+            named = next((source for target, source in self.turns if target == role), None)
+            if named and not any(turn["role"] == role for turn in turns if "role" in turn):
+                raise MissingMember(f"field `{named}`, the {role}'s turn, is empty")
         return turns
 
 

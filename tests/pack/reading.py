@@ -32,5 +32,5 @@ def estimate(reader: Reader[Any], raw: Path, options: ReadOptions | None = None)
     return RawReading(survey=Survey(raw), reader=reader, options=options).estimate()
 
 
-def recognises(reader: Reader[Any], raw: Path, options: ReadOptions | None = None) -> bool:
-    return reader.recognises(Survey(raw), options or ReadOptions())
+def recognises(reader: Reader[Any], raw: Path) -> bool:
+    return reader.recognises(Survey(raw), ReadOptions())

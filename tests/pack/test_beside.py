@@ -19,18 +19,14 @@ def raw(tmp_path, put):
     return put(tmp_path / "raw", images | {"llava.json": records})
 
 
-def notes(raw, out, **options):
-    report = pack_dataset(raw, out, **options)
-    return report, list(report.notes)
-
-
 def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path, contents):
     pack_dataset(raw, tmp_path / "one")
     (raw / "README.md").write_text("Photographs")
     pack_dataset(raw, tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert pack_dataset(raw, tmp_path / "one").finished_before
-    assert notes(raw, tmp_path / "three", limit=3)[1] == []  # the records not read may name all
+    report = pack_dataset(raw, tmp_path / "three", limit=3)
+    assert report.notes == ()  # the records not read may name all
 
 
 # --- one spelling of each path --------------------------------------------------------------------
@@ -52,9 +48,9 @@ def test_images_that_no_record_names_are_counted_however_the_folder_is_given(
     (tmp_path / "link").symlink_to(raw)
     monkeypatch.chdir(tmp_path)
     out = "s3:"  # a folder, which looks like an address
-    report, said = notes(given.format(absolute=raw), out, image_root=image_root)
+    report = pack_dataset(given.format(absolute=raw), out, image_root=image_root)
     assert (report.samples, report.rejected, report.left_out) == (10, 0, 10)
-    assert said[-1] == (
+    assert report.notes[-1] == (
         "left out: 10 files, images that no record names (images/10.jpg, images/11.jpg, "
         "images/12.jpg, images/13.jpg, images/14.jpg and 5 more)"
     )
@@ -66,7 +62,7 @@ def test_many_records_are_weighed_alike_in_a_relative_folder(tmp_path, raw, monk
     paths = [str(raw / "images" / f"{number}.jpg") for number in numbers]
     put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
     monkeypatch.chdir(tmp_path)
-    report, _ = notes("raw", tmp_path / "out")
+    report = pack_dataset("raw", tmp_path / "out")
     assert report.teaching.turns == {"user": 210, "assistant": 210}
 
 
@@ -75,7 +71,7 @@ def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_pa
     (raw / "images").symlink_to(elsewhere)
     paths = [str(elsewhere / f"{number}.jpg") for number in range(10)]
     put(raw, {"llava.json": [{"image": path, "conversations": TURNS} for path in paths]})
-    report, _ = notes(raw, tmp_path / "out")
+    report = pack_dataset(raw, tmp_path / "out")
     assert (report.samples, report.left_out) == (10, 10)
 
 
@@ -93,8 +89,8 @@ def test_the_index_of_tars_is_passed_over(tmp_path, make_tar, put, jpeg, rejects
     assert (tars / "columns").is_dir()
     put(tars, {f"{number}.jpg": number for number in range(loose)})
     options = {"format": "folder", "max_rejects": 2} if loose else {}
-    report, said = notes(tars, tmp_path / "out", **options)
-    assert (report.samples, report.left_out, said) == (loose or 2, 0, [])
+    report = pack_dataset(tars, tmp_path / "out", **options)
+    assert (report.samples, report.left_out, report.notes) == (loose or 2, 0, ())
     rejected = [reject["source"] for reject in rejects(tmp_path / "out")]
     assert rejected == (["0.tar", "below/1.tar"] if loose else [])
 
@@ -107,7 +103,7 @@ def test_a_link_to_a_folder_above_is_named_and_not_followed(raw, tmp_path, jpeg)
     (tmp_path / "beside.txt").write_text("no data of this folder")
     (raw / "up").symlink_to(tmp_path)
     (raw / "images" / "self").symlink_to(raw)
-    _, said = notes(raw, tmp_path / "out", format="llava")
+    said = pack_dataset(raw, tmp_path / "out", format="llava").notes
     assert said[1] == (
         "left out: 2 files, links to a folder above them, not followed (images/self, up)"
     )
@@ -125,5 +121,5 @@ def test_linked_folders_are_followed_and_circular_links_rejected(tmp_path, make_
 
 def test_of_very_many_files_the_first_are_compared(raw, tmp_path, monkeypatch):
     monkeypatch.setattr(unused_files, "MOST_FILES", 12)
-    _, said = notes(raw, tmp_path / "out")
-    assert said[0].startswith("only the first 12 files of ")
+    report = pack_dataset(raw, tmp_path / "out")
+    assert report.notes[0].startswith("only the first 12 files of ")

@@ -7,7 +7,7 @@ import pytest
 from datapipe import pack_dataset
 
 from .cases import record_cases
-from .reading import choose_reader
+from .reading import choose_reader, estimate
 from .record_files import write
 
 
@@ -96,3 +96,9 @@ def test_columns_are_known_by_their_usual_names(raw, packed, jpeg, row, found):
     ]
     assert sample.get("txt", b"").decode() == (caption or "")
     assert json.loads(sample.get("json", "null")) == (row if is_kept else None)
+
+
+def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
+    path = write(raw / "data.jsonl", [{"text": "a"}, {"text": None}])
+    reader = choose_reader(path)
+    assert (reader.name, estimate(reader, path)) == ("table", 2)

@@ -3,12 +3,13 @@
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datapipe.decode.dali import decoder as dali_decoder
@@ -30,9 +31,11 @@ from datapipe.decode.dali.decoder import DaliDecoder
 SPEC = ImageSpec(size=(24, 32))
 
 
-@pytest.fixture(scope="module")
-def shared():
-    with closing(DaliDecoder(SPEC, batch_size=8, threads=2)) as decoder:
+@pytest.fixture(scope="module", params=[1, 3])
+def shared(request):
+    """A decoder that cuts batches into many."""
+    spec, options = replace(SPEC, refuse_above=10_000), DaliOptions(pipelines=request.param)
+    with closing(DaliDecoder(spec, batch_size=2, threads=3, options=options)) as decoder:
         yield decoder
 
 
@@ -68,29 +71,35 @@ def unreadable(data):
     return data[:start] + bytes([255] * 16) + data[start + 16 :]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_images_stay_in_their_places_whoever_decodes_them(shared, encode, crop, jpeg, data):
+def test_images_stay_in_their_places_whoever_decodes_them_and_however_batches_are_cut(
+    shared, encode, crop, jpeg, dirty, data
+):
     made = {
         "jpeg": jpeg,
         "png": lambda n: encode(crop("coffee.png", (40 + n, 30), 60), "PNG"),
         "cut": lambda n: jpeg(n)[: 400 + n],
-        "none": lambda n: b"",
+        "empty": lambda n: b"",
+        "left out": lambda n: None,
+        "too large": lambda n: encode(crop("coffee.png", (120, 90), 0)),
         "unreadable": lambda n: unreadable(jpeg(n)),
     }
-    names = data.draw(st.lists(st.sampled_from(sorted(made)), max_size=8))
+    names = data.draw(st.lists(st.sampled_from(sorted(made)), max_size=12))
     images = [made[name](number) for number, name in enumerate(names)]
     pixels, errors = shared.decode(images)
     assert pixels.shape == (len(images), 3, 24, 32)
-    assert list(errors) == [n for n, name in enumerate(names) if name not in ("jpeg", "png")]
+    fine = ("jpeg", "png", "left out")
+    assert list(errors) == [n for n, name in enumerate(names) if name not in fine]
     for number, image in enumerate(images):
-        if number in errors:
+        if image is None or number in errors:
             assert not pixels[number].any()
-            with pytest.raises(DecodeError) as caught:
-                by_kernels(image, SPEC)
-            assert errors[number].reason == caught.value.reason
         else:
             assert_near(pixels[number], by_kernels(image, SPEC))
+        if number in errors:
+            with pytest.raises(DecodeError) as caught:
+                by_kernels(image, shared.spec)
+            assert errors[number].reason == caught.value.reason
 
 
 def test_damage_is_found_where_it_is_looked_for_and_is_zero_whatever_the_padding_is(
@@ -245,27 +254,6 @@ def test_a_dali_that_fails_with_any_image_is_an_error(decoder_of, jpeg):
 
     with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
         decoder_of(run=run).decode([jpeg(0)])
-
-
-@pytest.mark.parametrize("pipelines", [1, 3])
-def test_large_batches_are_cut_and_keep_their_rows(make, encode, crop, jpeg, pipelines, dirty):
-    spec = ImageSpec(size=(24, 32), refuse_above=10_000)
-    decoder = make(spec, batch_size=4, threads=3, options=DaliOptions(pipelines=pipelines))
-    images = [jpeg(number) for number in range(20)]
-    images[3] = images[8] = None
-    images[5] = encode(crop("coffee.png", (50, 30), 60), "PNG")
-    images[11] = unreadable(jpeg(11))
-    images[13] = encode(crop("coffee.png", (120, 90), 0))
-    images[15] = b"nothing"
-    pixels, errors = decoder.decode(images)
-    assert len(pixels) == 20
-    assert list(errors) == [11, 13, 15]
-    assert "more than the limit of 10,000" in errors[13].reason
-    for row, image in enumerate(images):
-        if image is None or row in errors:
-            assert not pixels[row].any()
-        else:
-            assert_near(pixels[row], by_kernels(image, SPEC))
 
 
 @pytest.mark.parametrize(("images_at_once", "expected"), [(2, [2, 2]), (0, [1, 1, 1, 1])])

@@ -58,24 +58,6 @@ def test_sizes_that_are_not_given_are_those_of_the_mode():
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (ImageSpec(size=336, patch=14), [576, 576]),
-        (ImageSpec(size=(28, 70), patch=14), [10, 10]),
-        (ImageSpec(size=384, patch=14), [729, 729]),  # a convolution leaves the rest out
-        (ImageSpec(size=28, resize="shortest", patch=14), [4 * 2, 6 * 2]),
-        (ImageSpec(resize="dynamic", patch=14, merge=2), [18 * 9, 11 * 4]),
-        (ImageSpec(resize="native", patch=14), [36 * 18, 21 * 7]),
-        (ImageSpec(size=28, resize="tiles", patch=14, merge=2, thumbnail=False), [4 * 2, 6 * 2]),
-    ],
-)
-def test_tokens_follow_from_the_side_of_a_patch(spec, expected):
-    tokens = make_transform(spec).tokens(np.array([500, 300]), np.array([250, 100]))
-    assert tokens.dtype == np.int64
-    assert tokens.tolist() == expected
-
-
-@pytest.mark.parametrize(
     "spec", [ImageSpec(), ImageSpec(resize="tiles"), ImageSpec(resize="tiles", grids=GRIDS)]
 )
 def test_tokens_of_an_unknown_patch_are_asked_for(spec):

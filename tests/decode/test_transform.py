@@ -8,6 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch.nn.functional import pad
 
 from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.image import Decoded
@@ -85,9 +86,14 @@ def test_every_row_is_filled_and_facts_say_what_was_made(name, width, height):
         assert (frames, down * across) == (1, len(out))
         assert tokens == len(out) // spec.merge**2
     if spec.resize in ("shortest", "dynamic"):
-        assert facts["image_sizes"].tolist() == [list(out.shape[2:])]
-    if spec.resize == "dynamic":
-        assert tokens == out.shape[2] * out.shape[3] // 64
+        down, across = out.shape[2:]
+        assert facts["image_sizes"].tolist() == [[down, across]]
+        larger = torch.full((1, 3, down + 3, across + 2), torch.nan)
+        make_transform(spec).place(image, larger.numpy())
+        assert torch.equal(larger, pad(out, (0, 2, 0, 3)))  # beside a larger image
+    if spec.resize not in ("native", "tiles"):  # what is over is left out, as by a convolution
+        down, across = (side // (spec.patch * spec.merge) for side in out.shape[2:])
+        assert tokens == down * across
     if spec.resize == "tiles" and spec.grids is None:
         down, across = grid_of(spec, image)
         assert len(out) == down * across + (spec.thumbnail and down * across > 1)
@@ -183,22 +189,6 @@ def test_an_image_that_the_index_knows_as_another_size_is_refused(name):
         for wrong in (out[:0], torch.cat([out, out]), out[..., :-1]):
             with pytest.raises(DecodeError, match=r"100x60 pixels, which take .* index the data"):
                 transform.place(image, wrong.contiguous().numpy())
-
-
-def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones():
-    spec = ImageSpec(size=20, resize="shortest", normalize="clip")
-    transform = make_transform(spec)
-    images = [gradient(40, 20), gradient(20, 50)]
-    widths, heights = (np.concatenate(sides) for sides in zip(*map(size_of, images), strict=True))
-    assert transform.row_shape(widths, heights) == (3, 50, 40)
-    out = torch.full((2, 3, 50, 40), torch.nan)
-    for row, image in enumerate(images):
-        transform.place(image, out[row : row + 1].numpy())
-    assert transform.facts(widths, heights)["image_sizes"].tolist() == [[20, 40], [50, 20]]
-    assert (out[0, :, 20:] == 0).all()
-    assert (out[1, :, :, 20:] == 0).all()
-    assert (out[0, :, :20] != 0).all()
-    assert (out[1, :, :, :20] != 0).all()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import datapipe
 from datapipe.errors import IndexMismatch
-from datapipe.index.columns import DTYPES, find_keys
+from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.files.random_read import gather, gather_counts
@@ -177,13 +177,6 @@ def test_samples_have_their_keys_members_and_shards(parts, columns):
     assert columns.strings("key", 3, 11).to_pylist() == keys[3:11]
     assert columns.strings("source", 3, 11).to_pylist() == sources[3:11]
     assert columns.key(9) == keys[9]
-
-
-def test_keys_are_found_in_joined_columns(parts, columns):
-    keys = columns.keys(np.arange(15))
-    assert len(set(keys)) < 15  # some are those of another dataset
-    found = find_keys(columns, [*keys, "none"])
-    assert found == {key: keys.index(key) for key in keys}
 
 
 def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders):

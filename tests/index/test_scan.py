@@ -16,6 +16,7 @@ from webdataset.shardlists import expand_urls
 
 import datapipe
 from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index.columns import find_keys
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar.headers import TarScanner
 from datapipe.index.tar.indexer import index_shards
@@ -81,6 +82,7 @@ def test_a_sample_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jp
     assert columns.image_width.tolist() == [40, 41, 42, 40, 41]
     assert columns.text_bytes.tolist() == [1, 3, 0, 1, 3]
     assert [columns.key(n) for n in range(5)] == ["0", "0", "1", "0", "0"]
+    assert find_keys(columns, ["0", "1", "none"]) == {"0": 0, "1": 2}
     assert columns.sources(np.array([1, 3])) == ["x.tar:0#2", "x.tar:0#3"]
     assert "3 samples have the key of an earlier one" in caplog.text
 

@@ -62,15 +62,6 @@ def test_specs_that_are_given_rule(folder, shards):
     assert "pixel_values" not in batch
 
 
-@pytest.mark.campaign
-def test_runs_resume_exactly(folder, shards):
-    datapipe.testing.assert_resumes_exactly(
-        lambda **options: datapipe.make_loader(
-            shards, model=folder, pack=20_000, meta=("key", "valid"), **options
-        )
-    )
-
-
 def test_a_command_takes_a_model(folder, shards, run):
     line = ("plan", shards, "--model", folder, "--batch-size", 2)
     result = run(*line, "--json")

@@ -30,13 +30,6 @@ def test_a_batch_says_how_many_images_each_sample_with_images_has(shards, folder
     assert several
 
 
-def test_the_plan_knows_the_tokens_and_tiles_of_both(shards, folder):
-    loader = loader_of(shards, folder, batch_size=3)
-    tokens = sum(int(batch["attention_mask"].sum()) for batch in loader)
-    whole = loader_of(shards, folder, pack=20_000)
-    assert [batch["input_ids"].shape[1] for batch in whole] == [tokens]
-
-
 def test_all_images_are_cut_if_the_colour_is_taken_away(shards, folder):
     image, _ = datapipe.specs_for(folder)
     image = replace(image, pad_several=None)

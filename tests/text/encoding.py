@@ -4,27 +4,22 @@ from functools import cache
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from datapipe.errors import DecodeError
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 from datapipe.text.truncate import IGNORE, expand
 
-from .small_tokenizers import NAMED, small_tokenizer
+from .small_tokenizers import small_tokenizer, transformers_tokenizer
 
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 @cache
-def named_tokenizer(name):
-    return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(name), **NAMED)
-
-
-@cache
 def make(template="chatml", name="byte-level", **options):
     options.setdefault("image_token", "<image>")
-    return TextEncoder(TextSpec(tokenizer=named_tokenizer(name), template=template, **options))
+    tokenizer = transformers_tokenizer(small_tokenizer(name))
+    return TextEncoder(TextSpec(tokenizer=tokenizer, template=template, **options))
 
 
 def of_words(*words):

@@ -131,5 +131,7 @@ def small_tokenizer(name: str) -> Tokenizer:
 
 
 @cache
-def transformers_tokenizer(tokenizer: Tokenizer, template: str) -> PreTrainedTokenizerFast:
+def transformers_tokenizer(
+    tokenizer: Tokenizer, template: str | None = None
+) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **NAMED)  # type: ignore[no-untyped-call]

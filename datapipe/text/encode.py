@@ -121,6 +121,7 @@ class TextEncoder:
                 mark=mark,
                 video=None if self._video is None else (self._video, video_token or ""),
                 system=spec.system,
+                prompts=spec.prompts,
             )
             self._check_special_tokens(self._layout)
             bos = names.get("bos_token")

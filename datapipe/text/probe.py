@@ -39,14 +39,15 @@ def find_layout(
     mark: tuple[str, str],
     video: tuple[str, str] | None,
     system: str | None,
+    prompts: bool,
 ) -> TurnLayout:
     """Find out how to use a chat template, which `copies` contents as they are if it is ours.
 
     `image_token` is None where the vocabulary has none. `mark` is how an image is written where the
     template leaves it to us, and what the template writes instead. `video` is how a video is
     written, and its token; None where each frame is an image. Raises `PlanError` if the template
-    shows neither strings nor lists of parts, or refuses the `system` message that it will be given,
-    or writes several image tokens for an image.
+    shows neither strings nor lists of parts, refuses the `system` message that it will be given,
+    writes several image tokens for an image, or, if `prompts`, begins no answer behind a prompt.
     """
     written, placeholder = mark
     layout = TurnLayout(
@@ -98,6 +99,8 @@ def find_layout(
             raise PlanError(
                 f"the chat template takes no system message: {error}; leave system= out"
             ) from error
+    if prompts:
+        _check_prompt(layout)
     return replace(layout, turn_end=_find_turn_end(layout, guard))
 
 
@@ -173,6 +176,21 @@ def _writes_videos(layout: TurnLayout, token: str) -> bool:
     except DecodeError:
         return False
     return text.count(token) - asked_and_said(layout).count(token) == 1
+
+
+def _check_prompt(layout: TurnLayout) -> None:
+    """Raise `PlanError` if a template begins no answer behind a prompt, though it writes a name."""
+    asked = layout.messages(_TURNS[:1], "none")
+    with contextlib.suppress(DecodeError):
+        prompt = layout.template.render(asked, prompt=True)
+        said = asked_and_said(layout).partition(_SAID)[0]
+        ends, begins = (text.rpartition(_ASKED)[2] for text in (prompt, said))
+        if ends.strip() != begins.strip() and prompt == layout.template.render(asked):
+            raise PlanError(
+                f"the chat template writes {begins!r} between a question and its answer, and only "
+                f"{ends!r} behind a prompt; write the rest at its end, between {{% if "
+                "add_generation_prompt %} and {% endif %}"
+            )
 
 
 def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]:

@@ -103,6 +103,10 @@ def test_a_template_of_the_tokenizer_begins_the_answer(load, tokenizer):
     )
     batch = next(iter(load(spec={"template": template}, shuffle=False)))
     assert all(text.endswith("<|im_end|>[assistant]") for text in texts_of(batch, tokenizer))
+    unnamed = template.partition("{% if add_generation_prompt")[0]
+    with pytest.raises(PlanError, match=r"\[assistant\]'.* and only '<.im_end.>' behind a prompt"):
+        load(spec={"template": unnamed})
+    load(spec={"template": unnamed.replace("[{{ m['role'] }}]", "")})  # answers have no name
 
 
 @pytest.mark.parametrize("options", [rare({}), {"max_tokens": 200, "epochs": 2}], ids=str)

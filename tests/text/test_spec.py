@@ -127,7 +127,8 @@ def test_a_folder_with_missing_or_damaged_files_is_refused(folder, name, content
 
 
 UNENDED = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-GENERATION = FAMILIES["qwen2.5-generation"].template.replace("+ '<|im_end|>' }}{%- endgen", "}}{%- endgen")
+ENDED = FAMILIES["qwen2.5-generation"].template
+GENERATION = ENDED.replace("+ '<|im_end|>' }}{%- endgen", "}}{%- endgen")
 
 
 @pytest.mark.parametrize("template", [UNENDED, GENERATION])

@@ -1,17 +1,66 @@
-"""The golden configurations: what a loader is asked for, by name."""
+"""The golden configurations: what a loader is asked for, by name.
+
+Options are those of `make_loader`, as plain dicts. `open_loader` alone hands them on: where options
+are named or grouped anew, translate them there, and no digest changes.
+"""
 
 import shlex
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from datapipe import BatchSpec, CacheSpec, DeviceSpec, ImageSpec, PackSpec, RemoteSpec, RunSpec
+import datapipe
+from datapipe import ImageSpec
 
-from .cases import Case, Way
-from .data import TOKENIZER, conversation_tokens
+from ..case_files import table
+from ..loader.stated import with_specs
+from .data import CONVERTED, TOKENIZER, Data, conversation_tokens
+
+HERE = "here"
+"""Stands for a folder of the run's own in `CacheSpec(plan=...)` and `CacheSpec(disk=...)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A configuration whose batches are known.
+
+    Attributes:
+        options: of `make_loader`; the image is uint8 of 16x16 pixels, the batch of 4, if not given.
+        data: what is opened, an attribute of `Data`.
+        world: ranks, all of which are read.
+        stop: steps after which a run is stopped, to be continued from its state; see `goes_on`.
+        goes_on: ranks that go on with it.
+        same: other ways to the same batches.
+        needs: a module without which the case is skipped.
+    """
+
+    options: dict[str, Any]
+    data: str = "shards"
+    world: int = 1
+    stop: int | None = None
+    goes_on: int = 1
+    same: Sequence[str] = ()
+    needs: str | None = None
+
+
+def open_loader(
+    data: Data, case: Case, folder: Path, *, num_workers: int, **ranks: int
+) -> datapipe.Loader:
+    """Make the loader of a configuration; `folder` is for what it writes."""
+    given: dict[str, Any] = {"image": CONVERTED, "num_workers": num_workers}
+    given |= {"rank": 0, "world_size": 1} | ranks
+    if not case.options.keys() & {"batch_size", "pack", "max_tokens"}:
+        given["batch_size"] = 4
+    given |= case.options
+    cache = given.get("cache")
+    if cache is not None and cache.disk is not None and Path(cache.disk).name == HERE:
+        given["cache"] = replace(cache, disk=folder / "cache")
+    if cache is not None and cache.plan is not None:
+        given["cache"] = replace(cache, plan=folder / "plan")
+    return datapipe.make_loader(getattr(data, case.data), **given)
 
 
 def recolour(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
@@ -33,44 +82,20 @@ def _image(preset: str | None = None, **options: Any) -> ImageSpec:
     return ImageSpec(**options) if preset is None else ImageSpec.preset(preset, **options)
 
 
-MAKERS: dict[str, Any] = {
-    "image": _image,
-    "text": conversation_tokens,
-    "pack": PackSpec,
-    "batch_size": BatchSpec,
-    "run": RunSpec,
-    "device": DeviceSpec,
-    "cache": CacheSpec,
-    "remote": RemoteSpec,
-}
 TRANSFORMS = {"recolour": recolour, "shifted": shifted}
-
-
-def _read(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(
-        Path(__file__).with_name(f"{name}.yaml").read_text("utf-8")
-    )
-    found.pop("shared", None)
-    return found
 
 
 def _specs(name: str) -> dict[str, Any]:
     """Entries of a file of this folder, with specs in place of their options."""
-    found = _read(name)
-    for given in found.values():
-        for option, value in given.items():
-            if isinstance(value, dict):
-                given[option] = MAKERS[option](**value)
-            elif option == "transform":
-                given[option] = TRANSFORMS[value]
-    return found
+    found = table(f"golden/{name}")
+    found.pop("shared", None)
+    makers = {"image": _image, "text": conversation_tokens}
+    return {key: with_specs(given, TRANSFORMS, **makers) for key, given in found.items()}
 
 
 def _case(given: dict[str, Any]) -> Case:
-    named = {f.name for f in fields(Case)} & given.keys() - {"same"}
-    own = {name: given.pop(name) for name in named}
-    same = tuple(WAYS[way] for way in given.pop("same", ()))
-    return Case(options=given, same=same, **own)
+    named = {field.name for field in fields(Case)} & given.keys()
+    return Case(**{name: given.pop(name) for name in named}, options=given)
 
 
 def _plan(line: str) -> list[Any]:
@@ -79,9 +104,12 @@ def _plan(line: str) -> list[Any]:
     return [*chatml, *words[1:]] if words[0] == "CHATML" else words
 
 
-WAYS = {
-    name: Way(name=name, data=given.pop("data", None), options=given)
-    for name, given in _specs("ways").items()
-}
 CASES = {name: _case(given) for name, given in _specs("configurations").items()}
-PLANS = {name: _plan(line) for name, line in _read("plans").items()}
+WAYS = _specs("ways")
+PLANS = {name: _plan(line) for name, line in table("golden/plans").items()}
+
+
+def another(case: Case, way: str) -> Case:
+    """The case with what differs in another way to its batches."""
+    options = case.options | WAYS[way]
+    return replace(case, data=options.pop("data", case.data), options=options)

@@ -17,12 +17,10 @@
 read any more. The other files are given; `git log -S_make_raw` has the program that drew them.
 """
 
-import io
 import json
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,10 +29,12 @@ import numpy as np
 
 import datapipe
 
+from ..loader.damage import overwrite_image
+
 DATA = Path(__file__).parent / "data"
 TOKENIZER = DATA / "tokenizer.json"
 SHARD_SIZE = 9
-DAMAGED = ("000000005", "000000022", "000000023")
+DAMAGED = (5, 22, 23)
 
 WORDS = (
     *("a", "cat", "sits", "beside", "the", "red", "boat", "under", "cloudy", "skies", "while"),
@@ -73,11 +73,14 @@ class Data:
     @cached_property
     def tars(self) -> Path:
         """Tars as Python writes them, without an index."""
-        (self.folder / "tars").mkdir()
+        folder = self.folder / "tars"
+        folder.mkdir()
         files = sorted((self.raw / "folder").iterdir())
         for shard, part in enumerate((files[:14], files[14:])):
-            _write_tar(self.folder / "tars" / f"part-{shard:03d}.tar", part)
-        return self.folder / "tars"
+            with tarfile.open(folder / f"part-{shard:03d}.tar", "w") as tar:
+                for file in part:
+                    tar.add(file, file.name)
+        return folder
 
     @cached_property
     def captions(self) -> Path:
@@ -112,14 +115,8 @@ class Data:
     def damaged(self) -> Path:
         """The shards with the second half of an image of some samples overwritten."""
         folder = Path(shutil.copytree(self.shards, self.folder / "damaged"))
-        for path in sorted(folder.glob("*.tar")):
-            with tarfile.open(path) as tar:
-                members = {name.partition(".")[0]: name for name in reversed(tar.getnames())}
-                found = [tar.getmember(members[key]) for key in DAMAGED if key in members]
-            with path.open("r+b") as file:
-                for member in found:
-                    file.seek(member.offset_data + member.size // 2)
-                    file.write(bytes(member.size - member.size // 2))
+        for sample in DAMAGED:
+            overwrite_image(folder, sample)
         return folder
 
     def _unpack(self, name: str) -> Path:
@@ -154,15 +151,6 @@ def _zip(folder: Path, path: Path) -> None:
                 info.compress_type = zipfile.ZIP_DEFLATED
                 info.external_attr = 0o644 << 16
                 archive.writestr(info, file.read_bytes())
-
-
-def _write_tar(path: Path, files: Iterable[Path]) -> None:
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for file in files:
-            content = file.read_bytes()
-            info = tarfile.TarInfo(file.name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 def _as_pair(number: int, record: dict[str, Any]) -> dict[str, Any]:

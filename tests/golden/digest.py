@@ -15,7 +15,7 @@ import torch
 
 import datapipe
 
-from .cases import Case, Options, Source, open_loader
+from .configurations import Case, open_loader
 from .data import Data
 
 HERE = Path(__file__).parent
@@ -110,8 +110,6 @@ def run_case(
     folder: Path,
     *,
     num_workers: int,
-    options: Options | None = None,
-    source: Source | None = None,
     state: dict[str, Any] | None = None,
 ) -> tuple[Entry, dict[str, Any] | None]:
     """Digest the batches of a case.
@@ -121,24 +119,15 @@ def run_case(
         case: the configuration.
         folder: an empty folder for what it writes.
         num_workers: of each loader.
-        options: that differ from those of the case.
-        source: data that differ from those of the case.
         state: to go on from, instead of from one taken now.
 
     Returns:
         the digests, and the state that a run was continued from.
     """
-    given = {**case.options, **(options or {})}
     ranks = case.world if case.stop is None else case.goes_on
 
     def make(rank: int, world: int) -> datapipe.Loader:
-        return open_loader(
-            data,
-            *(source or case.data, given, folder),
-            num_workers=num_workers,
-            rank=rank,
-            world_size=world,
-        )
+        return open_loader(data, case, folder, num_workers=num_workers, rank=rank, world_size=world)
 
     def runs() -> Iterator[tuple[str, Iterable[dict[str, Any]]]]:
         for rank in range(ranks):

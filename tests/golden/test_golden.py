@@ -18,6 +18,7 @@ were recorded.
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from zipfile import ZipFile
 
@@ -27,26 +28,11 @@ import pytest
 import datapipe
 
 from ..remote.server import serving
-from .cases import open_loader
-from .configurations import CASES, PLANS
+from .configurations import CASES, PLANS, WAYS, Case, another, open_loader
 from .data import CONVERTED, DATA, SHARD_SIZE, Data, conversation_tokens
-from .digest import (
-    DIGESTS,
-    PIXELS,
-    difference,
-    digest,
-    run_case,
-    run_plan,
-    state_path,
-    versions,
-)
+from .digest import DIGESTS, PIXELS, difference, digest, run_case, run_plan, state_path, versions
 
 GOLDEN: dict[str, Any] = json.loads(DIGESTS.read_text("utf-8"))
-WAYS = [
-    pytest.param(name, way, id=f"{name}-{way.name}")
-    for name, case in CASES.items()
-    for way in case.same
-]
 
 
 @pytest.fixture(scope="session")
@@ -92,14 +78,13 @@ def test_batches_are_those_recorded(data, tmp_path, name):
     check(run_case(data, case, tmp_path, num_workers=2)[0], name)
 
 
-@pytest.mark.parametrize(("name", "way"), WAYS)
+@pytest.mark.parametrize(
+    ("name", "way"), [(name, way) for name, case in CASES.items() for way in case.same]
+)
 def test_other_ways_give_the_batches_recorded(data, tmp_path, request, name, way):
-    if way.data == "served":
+    if WAYS[way].get("data") == "served":
         request.getfixturevalue("served")
-    found, _ = run_case(
-        data, CASES[name], tmp_path, num_workers=1, options=way.options, source=way.data
-    )
-    check(found, name)
+    check(run_case(data, another(CASES[name], way), tmp_path, num_workers=1)[0], name)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.stop is not None])
@@ -115,8 +100,8 @@ def test_plans_are_those_recorded(data, name):
 
 def test_a_disk_cache_serves_every_sample(data, tmp_path):
     cache = datapipe.CacheSpec(disk=data.cache, disk_size="16MB")
-    options = {**CASES["stretch"].options, "cache": cache}
-    with closing(open_loader(data, "shards", options, tmp_path, num_workers=1)) as loader:
+    case = replace(CASES["stretch"], options=CASES["stretch"].options | {"cache": cache})
+    with closing(open_loader(data, case, tmp_path, num_workers=1)) as loader:
         check(digest([("rank 0", loader)]), "stretch")
         assert loader.stats()["source"].hits == 0
         assert loader.stats()["disk"].hits > 80
@@ -128,7 +113,8 @@ def test_what_was_derived_is_still_good(tmp_path, source):
     data = Data(tmp_path / "data")
     before = _files(getattr(data, source))
     options = {"text": conversation_tokens(), "image": None, "where": "width > 40"}
-    with closing(open_loader(data, source, options, tmp_path, num_workers=1)) as loader:
+    case = Case(options=options, data=source)
+    with closing(open_loader(data, case, tmp_path, num_workers=1)) as loader:
         assert len(list(loader)) == 6
     assert _files(getattr(data, source)) == before
 

@@ -1,15 +1,15 @@
 """Options of loaders that YAML states for tests: specs are written as their fields."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 import datapipe
 from datapipe import ImageSpec
 from datapipe.decode.dali.graph import installed
+
+from ..case_files import table
 
 SPECS: dict[str, Any] = {
     "image": ImageSpec,
@@ -33,14 +33,19 @@ def darken(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, 
 
 def read(name: str) -> Any:
     """Return what `NAME.yaml` of this folder states."""
-    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text("utf-8"))
+    return table(f"loader/{name}")
 
 
-def with_specs(options: dict[str, Any], **makers: Any) -> dict[str, Any]:
+TRANSFORMS = {"darken": darken}
+
+
+def with_specs(
+    options: dict[str, Any], transforms: dict[str, Any] = TRANSFORMS, **makers: Any
+) -> dict[str, Any]:
     """Return options with specs made of their fields; `makers` are those of other options."""
     made = SPECS | makers
     if "transform" in options:
-        options = options | {"transform": darken}
+        options = options | {"transform": transforms[options["transform"]]}
     return {
         name: made[name](**value) if name in made and isinstance(value, dict) else value
         for name, value in options.items()

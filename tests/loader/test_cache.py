@@ -1,6 +1,7 @@
 """Cached samples give the batches that uncached ones give, wherever they come from."""
 
 import logging
+import re
 import resource
 import signal
 import subprocess
@@ -286,3 +287,35 @@ def test_compiled_kernels_restore_the_same_batches(make, kernel_loader, form, de
     assert_same_batches(loader, expected)
     part = CacheSpec(memory=60_000, device=None if device is None else 20_000)
     assert_same_batches(make(cache=part, **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("cache", "where"),
+    [
+        (CacheSpec(memory=LOTS), r".*\) decoded in memory, a fixed part"),
+        (CacheSpec(device="1MB"), r"67\.4 KB\) decoded on cpu"),
+    ],
+    ids=["memory", "device"],
+)
+def test_the_choice_is_said(make, caplog, cache, where):
+    caplog.set_level(logging.INFO)
+    make(image=ImageSpec(size=24), device="cpu", cache=cache)
+    assert re.search(rf"keeps 37 of 37 samples \({where}, .* 100.0% of reads", caplog.text)
+
+
+def test_a_size_is_the_short_form_of_a_cache_in_memory(make):
+    assert CacheSpec("1.5GB") == CacheSpec(memory=1_500_000_000)
+    assert CacheSpec(" 20 KB ").memory == 20_000
+    assert CacheSpec("20000000").memory == 20_000_000
+    for cache in ("8MB", 8_000_000, CacheSpec(memory="8MB")):
+        loader = make(cache=cache, epochs=2)
+        assert len(list(loader)) == 20
+        assert loader.stats()["memory"].kept >= 37  # threads may make one at once
+    with pytest.raises(TypeError):
+        CacheSpec("1GB", "cache/")
+
+
+def test_a_cache_that_holds_no_sample_says_so(make, caplog):
+    make(cache=CacheSpec(8192, keep="encoded"))
+    assert "the cache keeps nothing in memory: no sample of" in caplog.text
+    assert "fits into 8,192 bytes; give more, such as '8GB'" in caplog.text

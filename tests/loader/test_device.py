@@ -222,22 +222,6 @@ def test_memory_of_a_batch_that_was_refused_stays_until_it_is_copied():
     assert pool.idle == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"device": "meta"}, "sent to 'cpu' or 'cuda'"),
-        ({"device": "gpu"}, "device 'gpu' is not known"),
-        ({"device": "cuda:1000"}, "CUDA device"),
-        ({"device": "cpu", "dtype": torch.float64}, "float64 is not one of"),
-        ({"device": "cpu", "dtype": torch.uint8, "mean_std": MEAN_STD}, "do not fit"),
-        ({"device": "cpu", "mean_std": (0.5, 0.5)}, "three values each"),
-    ],
-)
-def test_impossible_options_are_refused_with_a_reason(options, message):
-    with pytest.raises(PlanError, match=message):
-        DevicePrefetcher(**options)
-
-
 @pytest.mark.gpu
 def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host():
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)

@@ -201,8 +201,9 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
             learnt = [text for start, stop in said.labels for _, text in said.pieces[start:stop]]
             if guard.find("".join(learnt).rpartition(_SAID)[2]) is None:
                 logger.warning(
-                    "the chat template's {% generation %} block ends before the special token that "
-                    "ends a turn, so a model cannot learn from it where to stop; end it behind one"
+                    "no special token ends the part of an answer that the chat template marks with "
+                    "{% generation %}, so a model cannot learn from it where to stop; write the "
+                    "token that ends a turn inside of that part"
                 )
         return _NEVER
     after = _after_answers(layout, _TURNS)[-1]

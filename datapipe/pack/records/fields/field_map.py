@@ -122,7 +122,9 @@ class FieldMap:
         turns: list[Any] = []
         if self.messages is not None:
             turns += as_turns(self.messages.get(record), self.messages)
-        said = [(role, _texts(source.get(record), source), source) for role, source in self.turns]
+        given = [(role, source.get(record), source) for role, source in self.turns]
+        _refuse_gaps([(value, source) for role, value, source in given if role != "system"])
+        said = [(role, _texts(value, source), source) for role, value, source in given]
         rounds = {len(texts) for role, texts, _ in said if role in ("user", "assistant")}
         if rounds == {1} or len(rounds) != 1 or "user" not in dict(self.turns):
             turns += [_turn(*item) for item in said if item[1]]
@@ -251,6 +253,15 @@ def _turn(role: str, texts: Sequence[str], source: FieldSource) -> dict[str, str
     if role == "assistant":  # answers of several people to one question
         return {"role": role, "content": Counter(texts).most_common(1)[0][0]}
     raise DecodeError(f"field `{source}` holds {len(texts)} texts and the others do not")
+
+
+def _refuse_gaps(given: Sequence[tuple[Any, FieldSource]]) -> None:
+    """Refuse lists of questions and answers with a gap in one, behind which pairs would shift."""
+    lists = [(v, source) for v, source in given if isinstance(v, list | tuple) and len(v) > 1]
+    filled = [[bool(_texts(item, source)) for item in value] for value, source in lists]
+    if any(len({*place}) > 1 for place in zip(*filled, strict=False)):
+        names = " and ".join(f"`{source}`" for _, source in lists)
+        raise DecodeError(f"fields {names} are lists, and at one place only some have a text")
 
 
 def _texts(value: Any, source: FieldSource) -> list[str]:

@@ -13,7 +13,7 @@ def test_selecting_says_what_it_did(run, read, shards, tmp_path):
     assert (again["samples"], again["images"], again["shards"]) == (9, 18, 2)
     assert again["finished_before"]
     keys = tmp_path / "keys.txt"
-    keys.write_text("000000004\r\n000000001\n")
+    keys.write_bytes(b"\xef\xbb\xbf000000004\r\n000000001\n")  # with a byte order mark
     listed = read(run("select", shards, tmp_path / "listed", "--keys", keys, "--view", "--json"))
     assert listed["samples"] == 2
     other = run(*command, "--seed", 4)

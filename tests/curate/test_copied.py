@@ -182,13 +182,6 @@ def test_keys_that_clash_are_refused_with_the_remedies(shards, tmp_path, members
     assert sources == 2 * [row["source"] for row in rows(shards)]
 
 
-def test_keys_are_read_from_files_with_a_byte_order_mark(shards, tmp_path, members):
-    keys = tmp_path / "keys.txt"
-    keys.write_bytes(b"\xef\xbb\xbf000000003\r\n000000001\r\n")
-    datapipe.select_samples(shards, tmp_path / "some", keys=keys)
-    assert list(members(tmp_path / "some")) == ["000000001", "000000003"]
-
-
 def test_keys_that_no_member_of_ours_can_have_are_refused(tmp_path, make_tar, jpeg, members):
     make_tar(tmp_path / "tars" / "0.tar", [("a/1.jpg", jpeg(1)), ("a/2.jpg", jpeg(2))])
     make_tar(tmp_path / "tars" / "1.tar", [("3.jpg", jpeg(3))])

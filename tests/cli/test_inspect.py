@@ -23,6 +23,7 @@ def shards(tmp_path):
     (tmp_path / "raw").mkdir()
     for number in range(4):
         Image.new("RGB", (50, 40 + number)).save(tmp_path / "raw" / f"{number}.jpg")
+    (tmp_path / "raw" / "0.txt").write_text("A caption.")
     datapipe.pack_dataset(tmp_path / "raw", tmp_path / "shards")
     return tmp_path / "shards"
 
@@ -35,7 +36,7 @@ def test_shards_and_arrays(run, shards, tmp_path):
     found = json.loads(run("inspect", shards, "--image-size", 16, "--json").stdout)
     packed = sum(path.stat().st_size for path in shards.glob("*.tar"))
     assert found["forms"]["shards"] == {"disk": packed, "memory": 0}
-    assert found["forms"]["arrays"]["disk"] == 4 * 16 * 16 * 3
+    assert found["forms"]["arrays"]["disk"] == 4 * 16 * 16 * 3 + len("A caption.")
     assert found["forms"]["shards, cached decoded"]["memory"] >= 4 * 16 * 16 * 3
     assert found["forms"]["free"]["memory"] > 0
     run("convert", shards, tmp_path / "arrays", "--image-size", 16)

@@ -36,6 +36,9 @@ def test_the_verdict_comes_first_and_report_and_trace_are_written(run, shards, t
     assert "<svg" in (tmp_path / "out.html").read_text("utf-8")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["name"] for event in events} >= {"read", "decode"}
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert rows == {"worker 0", "worker 1", "caller"}
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 
 def test_tars_of_someone_else_can_be_profiled_as_json(run, read, tmp_path, make_tar, jpeg):

@@ -1,7 +1,5 @@
 """`datapipe plan`: what it says is what training does."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -122,11 +120,10 @@ def test_the_plan_is_readable_when_piped(plan):
     assert max(bins, key=lambda line: int(line[-1]))[3] == "#" * 40
 
 
-def test_unusable_texts_are_left_out_and_counted(run, tmp_path, make_tar, tokenizer, caplog):
+def test_unusable_texts_are_left_out_and_counted(run, read, tmp_path, make_tar, tokenizer, caplog):
     make_tar(tmp_path / "0.tar", [("0.txt", b"hello"), ("1.txt", b"\xff\xfe"), ("2.txt", b"you")])
     options = ("--tokenizer", tokenizer, "--template", "caption", "--batch-size", 1, "--json")
-    result = run("plan", tmp_path, *options)
-    report = json.loads(result.stdout)
+    report = read(run("plan", tmp_path, *options))
     assert (report["samples"], report["left_out"]["unusable"]) == (2, 1)
     assert "they are left out" in caplog.text
 

@@ -31,12 +31,9 @@ def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):
 
 def test_the_result_says_what_was_measured(sweep):
     result = sweep(CORES)
-    assert chosen(result) == (2, 2)
-    assert result.rate == pytest.approx(40, rel=0.05)
     best = row(result, 2)
     assert result.chosen == best
     assert best.ratio.low <= best.ratio.median <= best.ratio.high
-    assert best.startup == pytest.approx(0.07, abs=0.03)
     assert "% slower than" in row(result, 0, None).out
     document = json.loads(json.dumps(result.to_dict()))
     assert document["num_workers"] == 2

@@ -92,9 +92,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards, workers):
         start_new_session=True,
         cwd=Path(datapipe.__file__).parents[1],
     )
-    for line in process.stderr:
-        if line.endswith("the loader at work\n"):
-            break
+    assert any(line.endswith("the loader at work\n") for line in process.stderr)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -42,6 +42,7 @@ def test_merging_and_comparing(run, read, shards, tmp_path):
     assert "only in B: a-000000000, a-000000001" in differ.stdout
     found = json.loads(run("diff", shards, tmp_path / "both", "--json").stdout)
     assert (found["is_same"], found["equal"], found["only_b"]) == (False, 40, 40)
+    assert found["samples"] == [40, 80]
     same = run("diff", shards, shards)
     assert (same.exit_code, same.stdout.splitlines()[0]) == (0, "The samples are the same")
     wrong = run("diff", shards, tmp_path / "nothing")

@@ -1,7 +1,5 @@
 """Small datasets, and damage done to their files at random."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import tarfile

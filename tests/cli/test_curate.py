@@ -13,7 +13,7 @@ def test_selecting_says_what_it_did(run, read, shards, tmp_path):
     assert (again["samples"], again["images"], again["shards"]) == (9, 18, 2)
     assert again["finished_before"]
     keys = tmp_path / "keys.txt"
-    keys.write_text("000000004\r\n000000001\n")
+    keys.write_bytes(b"\xef\xbb\xbf000000004\r\n000000001\n")  # with a byte order mark
     listed = read(run("select", shards, tmp_path / "listed", "--keys", keys, "--view", "--json"))
     assert listed["samples"] == 2
     other = run(*command, "--seed", 4)
@@ -42,6 +42,7 @@ def test_merging_and_comparing(run, read, shards, tmp_path):
     assert "only in B: a-000000000, a-000000001" in differ.stdout
     found = json.loads(run("diff", shards, tmp_path / "both", "--json").stdout)
     assert (found["is_same"], found["equal"], found["only_b"]) == (False, 40, 40)
+    assert found["samples"] == [40, 80]
     same = run("diff", shards, shards)
     assert (same.exit_code, same.stdout.splitlines()[0]) == (0, "The samples are the same")
     wrong = run("diff", shards, tmp_path / "nothing")

@@ -1,6 +1,5 @@
 """`--fields`: fields of the samples' records, indexed by `datapipe pack` and `datapipe index`."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,11 @@ def raw(tmp_path, make_llava):
     return Path(make_llava(tmp_path / "raw", records))
 
 
-def fields_of(run, *arguments):
-    done = run(*arguments, "--json")
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)["fields"]
-
-
-def test_fields_are_indexed_with_the_pack_and_later(run, raw, tmp_path, tokenizer):
+def test_fields_are_indexed_with_the_pack_and_later(run, read, raw, tmp_path, tokenizer):
     out = tmp_path / "out"
-    done = run("pack", raw, out, "--fields", "score")
-    assert done.exit_code == 0, done.output
+    run("pack", raw, out, "--fields", "score")
     assert len(list(out.glob("fields/*/field.json"))) == 1
-    assert fields_of(run, "index", out, "--fields", "score, language") == {
+    assert read(run("index", out, "--fields", "score, language", "--json"))["fields"] == {
         "score": {"type": "float64", "present": 10},
         "language": {"type": "string", "present": 1},
     }
@@ -35,16 +27,16 @@ def test_fields_are_indexed_with_the_pack_and_later(run, raw, tmp_path, tokenize
     assert "Indexed fields of" in done.stdout
     assert "field language string, in 1 of 10 samples" in done.stdout
     for options in ((), ("--tokenizer", tokenizer, "--template", "chatml")):
-        done = run("plan", out, "--batch-size", 2, "--where", "score >= 4", *options, "--json")
-        assert json.loads(done.stdout)["left_out"]["where"] == 8, done.stdout
+        planned = ("plan", out, "--batch-size", 2, "--where", "score >= 4", *options, "--json")
+        assert read(run(*planned))["left_out"]["where"] == 8
 
 
-def test_fields_of_a_url_are_indexed_in_the_cache(run, raw, tmp_path):
+def test_fields_of_a_url_are_indexed_in_the_cache(run, read, raw, tmp_path):
     pytest.importorskip("aiohttp")
     run("pack", raw, tmp_path / "out")
     with serving(tmp_path / "out") as server:
-        found = fields_of(run, "index", server.url, "--fields", "score")
-        assert found == {"score": {"type": "float64", "present": 10}}
+        found = read(run("index", server.url, "--fields", "score", "--json"))
+        assert found["fields"] == {"score": {"type": "float64", "present": 10}}
     assert not (tmp_path / "out" / "fields").exists()
 
 

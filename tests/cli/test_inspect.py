@@ -23,6 +23,7 @@ def shards(tmp_path):
     (tmp_path / "raw").mkdir()
     for number in range(4):
         Image.new("RGB", (50, 40 + number)).save(tmp_path / "raw" / f"{number}.jpg")
+    (tmp_path / "raw" / "0.txt").write_text("A caption.")
     datapipe.pack_dataset(tmp_path / "raw", tmp_path / "shards")
     return tmp_path / "shards"
 
@@ -35,7 +36,7 @@ def test_shards_and_arrays(run, shards, tmp_path):
     found = json.loads(run("inspect", shards, "--image-size", 16, "--json").stdout)
     packed = sum(path.stat().st_size for path in shards.glob("*.tar"))
     assert found["forms"]["shards"] == {"disk": packed, "memory": 0}
-    assert found["forms"]["arrays"]["disk"] == 4 * 16 * 16 * 3
+    assert found["forms"]["arrays"]["disk"] == 4 * 16 * 16 * 3 + len("A caption.")
     assert found["forms"]["shards, cached decoded"]["memory"] >= 4 * 16 * 16 * 3
     assert found["forms"]["free"]["memory"] > 0
     run("convert", shards, tmp_path / "arrays", "--image-size", 16)
@@ -80,27 +81,23 @@ def test_a_dataset_behind_a_url_is_summarised_without_its_columns(shards, tmp_pa
 
 
 @pytest.fixture
-def chats(tmp_path):
+def chats(tmp_path, make_llava):
     """Chats, of which the second has two images, a control character and a score."""
     turns = [{"from": "human", "value": "Red\x1b[31m?"}, {"from": "gpt", "value": "Grün."}]
-    records = [{"image": "0.jpg"}, {"image": ["1.jpg", "0.jpg"], "score": 0.5}, {}]
-    for number in range(2):
-        Image.new("RGB", (50, 40 + number)).save(tmp_path / f"{number}.jpg")
-    (tmp_path / "chats.json").write_text(
-        json.dumps([{**record, "conversations": turns} for record in records])
-    )
-    datapipe.pack_dataset(tmp_path / "chats.json", tmp_path / "shards")
+    records = [{"image": "a.jpg"}, {"image": ["bb.jpg", "a.jpg"], "score": 0.5}, {}]
+    talks = [{**record, "conversations": turns} for record in records]
+    datapipe.pack_dataset(make_llava(tmp_path, talks, "chats.json"), tmp_path / "shards")
     datapipe.index_fields(tmp_path / "shards", "score")
     return tmp_path / "shards"
 
 
 @pytest.mark.parametrize("which", [("1",), ("000000001",), ("000000001", "--key")], ids=str)
 def test_a_sample_is_shown(run, chats, tmp_path, which):
-    done = run("inspect", chats, *which, "-o", tmp_path / "a.jpg")
+    done = run("inspect", chats, *which, "-o", tmp_path / "out.jpg")
     assert done.exit_code == 0, done.output
     lines = [" ".join(line.split()) for line in done.output.splitlines()]
     for line in (
-        *("sample 000000001", "source chats.json#1", "shard shard-000000.tar", "height 41"),
+        *("sample 000000001", "source chats.json#1", "shard shard-000000.tar", "height 31"),
         *("images 2", "score 0.5", r"user: Red\x1b[31m?", "assistant: Grün."),
         '"score": 0.5,',
     ):
@@ -111,8 +108,8 @@ def test_a_sample_is_shown(run, chats, tmp_path, which):
                 content = tar.extractfile(info).read()  # type: ignore[union-attr]
                 sum_of = f"{zlib.crc32(content):08x}"
                 assert f"{info.name} {info.offset_data:,} {info.size:,} {sum_of}" in lines
-    assert (tmp_path / "a.jpg").read_bytes() == (tmp_path / "1.jpg").read_bytes()
-    assert (tmp_path / "a-1.jpg").read_bytes() == (tmp_path / "0.jpg").read_bytes()
+    assert (tmp_path / "out.jpg").read_bytes() == (tmp_path / "bb.jpg").read_bytes()
+    assert (tmp_path / "out-1.jpg").read_bytes() == (tmp_path / "a.jpg").read_bytes()
 
 
 def test_damage_of_a_sample_is_named(run, chats):

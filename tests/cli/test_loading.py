@@ -59,12 +59,13 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer):
         *("--tokenizer", tokenizer, "--template", "chatml", "--max-length", 99),
         *("--overlong", "drop", "--pack-window", 8, "--pack-multiple-of", 2),
         *("--max-samples", 5, "--max-patches", 64, "--static-shapes", "--where", "width > 2"),
-        *("--shards-mixed", 4, "--seed", 7, "--drop-last", "--meta", "key, source"),
+        *("--image-tokens", 7, "--max-tokens", 99, "--buckets", "8,16", "--shards-mixed", 4),
+        *("--seed", 7, "--drop-last", "--meta", "key, source"),
         *("--device", "cpu", "--channels-last", "--pin-memory", "--no-verify"),
         *("--on-error", "skip", "--batch-size", 2, "--transform", "pathlib:Path.joinpath"),
     )
     spec = datapipe.ImageSpec.preset("qwen2-vl", max_pixels=3136, dtype=torch.bfloat16)
-    text = {"tokenizer": str(tokenizer), "template": "chatml", "max_length": 99}
+    text = {"tokenizer": str(tokenizer), "template": "chatml", "max_length": 99, "image_tokens": 7}
     assert made["shards"] == Path("other")
     assert made["image"] == spec
     assert made["text"] == datapipe.TextSpec(**text, overlong="drop")
@@ -72,7 +73,7 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer):
     pack = {"window": 8, "multiple_of": 2, "max_samples": 5, "max_patches": 64}
     assert made["pack"] == datapipe.PackSpec(512, static_shapes=True, **pack)
     assert made["device"] == datapipe.DeviceSpec("cpu", channels_last=True, pin_memory=True)
-    expected = {"where": "width > 2", "seed": 7}
+    expected = {"where": "width > 2", "seed": 7, "max_tokens": 99, "buckets": (8, 16)}
     expected |= {"shuffle": "shards", "shards_mixed": 4, "drop_last": True}
     expected |= {"meta": ("key", "source"), "verify": False, "on_error": "skip"}
     expected |= {"batch_size": datapipe.BatchSpec(2)}
@@ -86,23 +87,11 @@ def test_what_was_given_can_be_given_again():
     assert keywords(*(word for option in given for word in shlex.split(option)))["given"] == given
 
 
-def test_buckets_are_a_number_or_boundaries(tokenizer):
-    options = ("--tokenizer", tokenizer, "--template", "chatml", "--batch-size", 4)
-    made = keywords(*options, "--max-tokens", 99, "--image-tokens", 7)
-    assert (made["max_tokens"], made["text"].image_tokens) == (99, 7)
-    assert keywords(*options, "--buckets", "8")["buckets"] == 8
-    assert keywords(*options, "--buckets", "8,16")["buckets"] == (8, 16)
-
-
 @pytest.mark.parametrize(("given", "value"), cases("cli/field_values"))
 def test_a_text_means_what_the_field_takes(given, value):
     owner, field, text = given.split(" ", 2)
     owners = {spec.__name__: spec for spec in (ImageSpec, PlanOptions, TextSpec)}
     assert repr(field_value(owners[owner], field, text, "--option")) == value
-
-
-def test_a_switch_is_its_own_value():
-    assert field_value(ImageSpec, "thumbnail", True, "--option") is True
 
 
 def test_type_default_and_help_are_those_of_the_field():

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import takewhile
 
 import pytest
 import yaml
@@ -9,6 +10,8 @@ import yaml
 import datapipe
 from datapipe.cli.mixture import datasets_table, phase_lines
 from datapipe.loader.plan_report import DatasetPlan, LeftOut, MixturePlan, Phase
+
+from .conftest import SAMPLES
 
 TEXT = "text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}\n"
 MIXTURE = """
@@ -43,15 +46,9 @@ def write(shards, tokenizer):
 
 def rows_of(stdout):
     """Cells of the table of datasets, by name."""
-    lines = stdout.splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("  dataset "))
-    rows = {}
-    for line in lines[start + 1 :]:
-        if not line.startswith("  "):
-            break
-        name, *cells = line.split()
-        rows[name] = cells
-    return rows
+    lines = stdout.partition("\n  dataset ")[2].splitlines()[1:]
+    rows = (line.split() for line in takewhile(lambda line: line.startswith("  "), lines))
+    return {name: cells for name, *cells in rows}
 
 
 def keywords(options):
@@ -59,7 +56,9 @@ def keywords(options):
     return {options[0][2:].replace("-", "_"): options[1]}
 
 
-@pytest.mark.parametrize("options", [("--pack", 512), ("--batch-size", 3)])
+@pytest.mark.parametrize(
+    "options", [("--pack", 512), ("--batch-size", 3), ("--max-tokens", 900)], ids=str
+)
 def test_figures_of_each_dataset_are_those_of_its_batches(run, read, write, options):
     path = write()
     report = read(run("plan", path, *options, "--epoch", 1, "--json"))
@@ -84,15 +83,11 @@ def test_figures_of_each_dataset_are_those_of_its_batches(run, read, write, opti
     assert found["long"]["passes"] == pytest.approx(2 * found["short"]["passes"], rel=0.1)
 
 
-def test_padding_of_datasets_adds_up_to_that_of_the_plan(run, read, write):
-    for options in (("--batch-size", 3, "--world-size", 2), ("--max-tokens", 900)):
-        report = read(run("plan", write(), *options, "--json"))
-        each = report["mixture"]["datasets"]
-        slots = sum(one["tokens"] / (1 - one["padding"]) for one in each)
-        assert 1 - report["tokens"] / slots == pytest.approx(report["padding"])
-
-
 def test_samples_left_out_are_of_their_dataset(run, read, write):
+    packing = ("plan", write(), "--pack", 200)
+    overlong = read(run(*packing, "--json"))["mixture"]["datasets"][0]["left_out"]["overlong"]
+    assert overlong == 2
+    assert "training refuses them without overlong=" in run(*packing).stdout
     report = read(run("plan", write(), "--batch-size", 4, "--json"))
     found = {each["name"]: each for each in report["mixture"]["datasets"]}
     left_out = {
@@ -115,30 +110,17 @@ def test_a_dataset_that_is_not_drawn_has_a_row(run, read, write):
     assert rows["later"][-2:] == ["-", "0.00"]
 
 
-def test_images_of_datasets_are_planned_without_an_option(run, read, write):
+def test_images_of_datasets_are_planned_as_training_takes_them(run, read, write):
     text = """
-text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: native}}
+text: {{tokenizer: {tokenizer}, template: chatml}}
 image: {{preset: qwen2-vl, max_pixels: 3136}}
 datasets: {{shards/: 1, more: {{path: shards, weight: 1}}}}
 """
     path = write(text=text)
-    report = read(run("plan", path, "--pack", 512, "--json"))
-    batches = list(datapipe.make_loader(path, pack=512))
+    report = read(run("plan", path, "--pack", 512, "--max-patches", 64, "--json"))
+    batches = list(datapipe.make_loader(path, pack=datapipe.PackSpec(512, max_patches=64)))
     assert report["steps"] == len(batches)
     assert report["tokens"] == sum(batch["input_ids"].shape[1] for batch in batches)
-
-
-def test_the_run_counts_all_epochs(run, read, write):
-    one = read(run("plan", write(), "--batch-size", 4, "--json"))["mixture"]
-    three = read(run("plan", write(), "--batch-size", 4, "--epochs", 3, "--json"))["mixture"]
-    assert (one["epochs"], three["epochs"]) == (1, 3)
-    draws = sum(each["drawn"] for each in one["datasets"])
-    assert sum(each["run_drawn"] for each in three["datasets"]) == 3 * draws
-    for each in three["datasets"]:
-        assert each["passes"] == each["run_drawn"] / each["samples"]
-        assert each["run_tokens"] == pytest.approx(
-            each["run_drawn"] * each["tokens"] / each["drawn"], rel=0.1
-        )
 
 
 def test_groups_add_up_in_a_plain_table(run, shards, write):
@@ -170,12 +152,17 @@ epoch: 80 samples
 
 
 @pytest.mark.parametrize("unit", [("--batch-size", 4), ("--pack", 512)])
-def test_a_schedule_shows_when_its_phases_begin(run, read, write, unit):
+def test_a_schedule_shows_when_its_phases_begin(run, read, write, lengths, unit):
     written = write(text=SCHEDULE)
     path = written.with_suffix(".json")  # JSON says the same as YAML
     path.write_text(json.dumps(yaml.safe_load(written.read_text())))
     asked = ("plan", path, *unit, "--epochs", 2)
-    phases = read(run(*asked, "--json"))["mixture"]["schedule"]
+    mixture = read(run(*asked, "--json"))["mixture"]
+    assert mixture["epochs"] == 2
+    mean = (lengths.sum() + 8 * sum(number % 3 for number in range(SAMPLES))) / SAMPLES
+    for each in mixture["datasets"]:
+        assert each["run_tokens"] == round(each["run_drawn"] * mean)
+    phases = mixture["schedule"]
     assert [phase["start"] for phase in phases] == [0, 30, 60, 100]
     assert [phase["epoch"] for phase in phases] == [0, 0, 0, 1]
     assert phases[2]["first"] == {"old": 0.5, "new": 0.5}
@@ -202,13 +189,6 @@ def test_the_validation_is_planned_by_itself(run, read, write):
     assert report["samples"] == 6
     trained = read(run("plan", path, "--batch-size", 2, "--json"))["mixture"]["datasets"]
     assert "held" not in {each["name"] for each in trained}
-
-
-def test_overlong_samples_of_a_mixture_are_counted(run, read, write):
-    command = ("plan", write(), "--pack", 200)
-    left_out = read(run(*command, "--json"))["mixture"]["datasets"][0]["left_out"]
-    assert left_out["overlong"] == 2
-    assert "training refuses them without overlong=" in run(*command).stdout
 
 
 def dataset_plan(name, drawn, groups=()):
@@ -257,9 +237,8 @@ def test_many_phases_and_shares_are_cut():
 
 def test_other_commands_take_a_mixture(run, read, write):
     path, common = write(), ("--pack", 512, "--image", 16, "--json")
-    tuned = run("tune-workers", path, *common, "--budget", "300s", "--num-workers", 0)
-    assert tuned.exit_code == 0, tuned.stderr
-    assert json.loads(tuned.stdout)["tuned"] == str(path)
+    tuned = read(run("tune-workers", path, *common, "--budget", "300s", "--num-workers", 0))
+    assert tuned["tuned"] == str(path)
     profiled = run("profile", path, *common, "--seconds", 0.3, "--num-workers", 0)
     assert profiled.exit_code == 0, profiled.stderr
     assert "datapipe convert" not in profiled.stdout

@@ -36,6 +36,9 @@ def test_the_verdict_comes_first_and_report_and_trace_are_written(run, shards, t
     assert "<svg" in (tmp_path / "out.html").read_text("utf-8")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["name"] for event in events} >= {"read", "decode"}
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert rows == {"worker 0", "worker 1", "caller"}
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
 
 
 def test_tars_of_someone_else_can_be_profiled_as_json(run, read, tmp_path, make_tar, jpeg):
@@ -89,9 +92,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards, workers):
         start_new_session=True,
         cwd=Path(datapipe.__file__).parents[1],
     )
-    for line in process.stderr:
-        if line.endswith("the loader at work\n"):
-            break
+    assert any(line.endswith("the loader at work\n") for line in process.stderr)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

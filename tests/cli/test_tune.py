@@ -40,9 +40,7 @@ QUICK = ("--num-workers", "1", "--prefetch-factor", "2", "--budget", "300s")  # 
 
 def test_a_dataset_is_tuned_and_the_result_kept(run, read, shards):
     options = ("--batch-size", 4, "--image", 32, *QUICK)
-    result = run("tune-workers", shards, *options, "--json")
-    document = json.loads(result.stdout)
-    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    document = read(run("tune-workers", shards, *options, "--json"))
     assert document["tuned"] == str(shards)
     assert [row["num_workers"] for row in document["settings"]] == [document["num_workers"]] == [1]
     assert document["samples_rate"] == pytest.approx(4 * document["rate"], rel=0.1)

@@ -22,26 +22,21 @@ from .conftest import SAMPLES, data_at_offsets, rows
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
 
-@pytest.fixture(scope="session")
-def make_tars(make_tar, jpeg):
-    """Writes tars as others do, with members between samples; returns the samples."""
-
-    def make(folder, drawn):
-        samples = {}
-        for number, (format, images, texts) in enumerate(drawn):
-            written = [("README", b"no sample")]
-            for sample, length in enumerate(texts):
-                key = f"{number}_{sample}"
-                names = ["jpg", *(f"{n}.jpg" for n in range(1, images))][:images]
-                held = {name: jpeg(sample + n) for n, name in enumerate(names)}
-                samples[key] = held | {"txt": b"t" * length}
-                written += [(f"{key}.{ext}", data) for ext, data in samples[key].items()]
-                if sample % 2:
-                    written.append((f"folder/{'long' * 30}/no-sample", b"n" * 700))
-            make_tar(folder / f"{number}.tar", written, FORMATS[format])
-        return samples
-
-    return make
+def write_tars(folder, drawn, make_tar, jpeg):
+    """Write tars as others do, with members between samples; return the samples."""
+    samples = {}
+    for number, (format, images, texts) in enumerate(drawn):
+        written = [("README", b"no sample")]
+        for sample, length in enumerate(texts):
+            key = f"{number}_{sample}"
+            names = ["jpg", *(f"{n}.jpg" for n in range(1, images))][:images]
+            held = {name: jpeg(sample + n) for n, name in enumerate(names)}
+            samples[key] = held | {"txt": b"t" * length}
+            written += [(f"{key}.{ext}", data) for ext, data in samples[key].items()]
+            if sample % 2:
+                written.append((f"folder/{'long' * 30}/no-sample", b"n" * 700))
+        make_tar(folder / f"{number}.tar", written, FORMATS[format])
+    return samples
 
 
 tars = st.lists(
@@ -56,10 +51,10 @@ sizes = st.sampled_from(["1", "3", "2KB", "6KB", "1MB"])
 
 @settings(max_examples=6)
 @given(drawn=tars, size=sizes, seed=st.integers(0, 99), share=st.floats(0.2, 0.8))
-def test_nothing_is_lost_or_doubled(drawn, size, seed, share, make_tars, members):
+def test_nothing_is_lost_or_doubled(drawn, size, seed, share, make_tar, jpeg, members):
     with TemporaryDirectory() as name:
         home, output = Path(name), CopySpec(shard_size=size)
-        samples = make_tars(home / "tars", drawn)
+        samples = write_tars(home / "tars", drawn, make_tar, jpeg)
         datapipe.index_shards(home / "tars")
         number = 1 + round(share * (len(samples) - 1))
         datapipe.select_samples(home / "tars", home / "one", number=number, seed=seed)
@@ -180,13 +175,6 @@ def test_keys_that_clash_are_refused_with_the_remedies(shards, tmp_path, members
     assert list(members(tmp_path / "numbered")) == [f"{number:09}" for number in range(40)]
     sources = [row["source"] for row in rows(tmp_path / "numbered")]
     assert sources == 2 * [row["source"] for row in rows(shards)]
-
-
-def test_keys_are_read_from_files_with_a_byte_order_mark(shards, tmp_path, members):
-    keys = tmp_path / "keys.txt"
-    keys.write_bytes(b"\xef\xbb\xbf000000003\r\n000000001\r\n")
-    datapipe.select_samples(shards, tmp_path / "some", keys=keys)
-    assert list(members(tmp_path / "some")) == ["000000001", "000000003"]
 
 
 def test_keys_that_no_member_of_ours_can_have_are_refused(tmp_path, make_tar, jpeg, members):

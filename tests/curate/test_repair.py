@@ -151,14 +151,6 @@ def test_a_lost_manifest_is_made_again(harmed, whole):
     assert sum(len(batch["key"]) for batch in loader) == 12
 
 
-def test_a_damaged_shard_is_not_repaired_in_place(harmed):
-    harm(harmed / "shard-000001.tar", "cut", random.Random(3))
-    before = original(harmed).files
-    with pytest.raises(PackError, match=r"shard-000001.tar.*nothing was changed"):
-        datapipe.repair_dataset(harmed, in_place=True)
-    assert original(harmed).files == before
-
-
 def test_a_tar_of_someone_else_that_was_cut_is_salvaged(originals, tmp_path):
     """It was never indexed; the sample before the cut may have lost a member."""
     (tmp_path / "tars").mkdir()
@@ -170,7 +162,9 @@ def test_a_tar_of_someone_else_that_was_cut_is_salvaged(originals, tmp_path):
     assert "damage is next to it" in report.lost[1].problem
 
 
-def test_samples_without_a_checksum_are_left_out_unless_asked_for(tmp_path, harmed, whole, rejects):
+def test_samples_without_a_checksum_are_left_out_unless_asked_for(
+    tmp_path, harmed, whole, rejects, contents
+):
     """A bit of a text flipped, and it can be read as before; index and columns are gone."""
     flipped = whole.samples[5]
     (harmed / "shard-000001.parquet").unlink()
@@ -184,8 +178,10 @@ def test_samples_without_a_checksum_are_left_out_unless_asked_for(tmp_path, harm
     assert lines[1]["reason"] == "000000005: its bytes have no checksum"
     report = datapipe.repair_dataset(harmed, tmp_path / "all", unchecked=True)
     assert (report.samples, report.without_checksum, report.lost) == (12, 4, ())
+    before = contents(harmed)
     with pytest.raises(PackError, match=r"shard-000001.tar.*nothing was changed.*--unchecked"):
         datapipe.repair_dataset(harmed, in_place=True)
+    assert contents(harmed) == before
     report = datapipe.repair_dataset(harmed, in_place=True, unchecked=True)
     assert (report.samples, report.without_checksum) == (12, 4)
     for path in harmed.glob("*.parquet"):

@@ -5,7 +5,7 @@ import pytest
 
 import datapipe
 from tests.flipping import flip
-from tests.loader.video_shards import FRAMES, make_shards, members_of
+from tests.loader.video_shards import make_shards, members_of
 
 from .conftest import data_at_offsets, rows
 
@@ -29,12 +29,6 @@ def test_selected_samples_have_their_frames_in_order(shards, tmp_path):
     expected = [list(members_of(key).items()) for key in ("002", "003")]
     assert sorted(kept) == sorted(expected)
     assert [len(images) for images in pixels(out, max_frames=4)] == [8, 4]
-
-
-def test_equal_videos_are_duplicates(tmp_path):
-    twice = make_shards(tmp_path / "twice", repeats=2)
-    datapipe.dedup_dataset(twice, tmp_path / "out")
-    assert len(rows(twice)) == 2 * len(rows(tmp_path / "out")) == 2 * len(FRAMES)
 
 
 def test_damaged_columns_of_fewer_frames_are_found_and_made_again(shards):

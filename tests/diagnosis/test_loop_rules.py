@@ -1,7 +1,5 @@
 """What a loop's figures say of it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 
@@ -70,21 +68,15 @@ def test_the_sentence_names_the_cause_with_its_figures(given, said):
     assert re.search(said, judge(figures(**given)).sentence)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"synchronisation": 0.5}, ["set_sync_debug_mode"]),
-        (
-            {"exchange": 0.6, "beside": 0.1},
-            ["compare this report on all ranks", "no_sync", "bucket_cap_mb", "comm_hook"],
-        ),
-    ],
-)
-def test_the_actions_name_the_way_to_the_lines_or_the_remedies(given, words):
-    actions = "\n".join(judge(figures(**given)).actions)
-    assert [word for word in words if word not in actions] == []
-    known = judge(figures(exchange=0.6, ranks={"exchange": 0.6}))
-    assert "compare this report" not in "\n".join(known.actions)
+def test_the_actions_name_the_way_to_the_lines_or_the_remedies():
+    def actions(**given):
+        return "\n".join(judge(figures(**given)).actions)
+
+    assert "set_sync_debug_mode" in actions(synchronisation=0.5)
+    unknown = actions(exchange=0.6, beside=0.1)
+    for word in ("compare this report on all ranks", "no_sync", "bucket_cap_mb", "comm_hook"):
+        assert word in unknown
+    assert "compare this report" not in actions(exchange=0.6, ranks={"exchange": 0.6})
 
 
 def loader(caller=None, workers=2, idle=0.1, **slow):

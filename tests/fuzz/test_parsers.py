@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import DatapipeError
 
+from ..campaigns import rare
 from .targets import CORPUS, SLOW, TARGETS
 
 EXAMPLES = int(os.environ.get("DATAPIPE_FUZZ_EXAMPLES", "200"))
@@ -134,24 +135,17 @@ def test_kept_inputs(name):
         check(name, data)
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS.keys() - SLOW))
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 99), changes=edits)
-def test_some_damaged_inputs(name, seed, changes):
-    kept = seeds(name)
-    check(name, edited(kept[seed % len(kept)], changes))
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", TARGETS)
-def test_many_damaged_inputs(name):
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [
+        *((name, 25) for name in TARGETS if name not in SLOW),
+        *(rare(name, max(1, EXAMPLES // 5 if name in SLOW else EXAMPLES)) for name in TARGETS),
+    ],
+)
+def test_damaged_inputs(name, examples):
     kept = seeds(name)
 
-    @settings(
-        max_examples=max(1, EXAMPLES // 5 if name in SLOW else EXAMPLES),
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(seed=st.integers(0, 99), changes=edits)
     def damaged(seed, changes):
         check(name, edited(kept[seed % len(kept)], changes))

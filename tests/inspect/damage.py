@@ -1,7 +1,5 @@
 """Small datasets, and damage done to their files at random."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import tarfile
@@ -123,18 +121,15 @@ def harm(path: Path, way: str, choice: random.Random) -> None:
     elif way == "swap":
         a, b = (512 * choice.randrange(blocks) for _ in range(2))
         content[a : a + 512], content[b : b + 512] = content[b : b + 512], content[a : a + 512]
-    elif way == "zero":
+    elif way in ("zero", "overwrite"):
         start = choice.randrange(size)
-        stop = min(size, start + choice.randint(1, 3000))
-        content[start:stop] = bytes(stop - start)
+        length = min(size - start, choice.randint(1, 3000))
+        written = bytes(length) if way == "zero" else choice.randbytes(length)
+        content[start : start + length] = written
     elif way == "zero_blocks":
         start = choice.randrange(blocks)
         stop = min(blocks, start + choice.randint(1, 8))
         content[512 * start : 512 * stop] = bytes(512 * (stop - start))
-    elif way == "overwrite":
-        start = choice.randrange(size)
-        stop = min(size, start + choice.randint(1, 3000))
-        content[start:stop] = choice.randbytes(stop - start)
     else:
         assert way == "insert"
         at = choice.randrange(size)

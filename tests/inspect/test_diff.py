@@ -15,15 +15,6 @@ def counts(diff):
     return diff.equal, diff.changed, diff.renamed, diff.only_a, diff.only_b
 
 
-def test_datasets_with_the_same_samples_are_the_same(shards, tmp_path):
-    datapipe.pack_dataset(shards.parent / "raw", tmp_path / "again", shard_size=2, workers=1)
-    diff = datapipe.diff_datasets(shards, tmp_path / "again")
-    assert diff.is_same
-    assert diff.samples == (12, 12)
-    assert counts(diff) == (12, 0, 0, 0, 0)
-    assert not any(diff.examples.values())
-
-
 def test_every_difference_is_counted_and_named(shards, tmp_path, make_tar, members):
     held = members(shards)
     del held["000000000"]

@@ -136,9 +136,3 @@ def test_a_run_leaves_the_warm_up_out(endless):
     assert done.reading.samples == 8 * done.reading.batches
     assert 0 < done.reading.seconds < 5
     assert done.events == []
-
-
-def test_a_timeline_is_of_all_workers(endless):
-    events = run_pipeline(endless(), seconds=0.3, events=True).events
-    assert {event.row for event in events} == {"worker 0", "worker 1", "caller"}
-    assert all(event.end >= event.start for event in events)

@@ -10,7 +10,6 @@ from tests.case_files import table
 
 RATES = table("profile/rates")
 FOUR = Setup(workers=4, cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
-COST = SampleCost(cpu={"read": 0.001, "decode": 0.003}, caller_cpu={"collate": 0.0001})
 
 
 def test_speed_is_what_was_measured_and_between_that_a_line():
@@ -31,10 +30,3 @@ def test_more_workers_never_make_it_slower_nor_faster_than_the_cores(wait):
     rates = [repairmen(replace(FOUR, workers=n), 0.004, wait) for n in range(1, 40)]
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(rates))
     assert rates[-1] <= 3 / 0.004 * (1 + 1e-9)
-
-
-def test_a_stage_that_costs_nothing_is_as_if_it_were_not_there():
-    assert predict(COST.scaled({"decode": 0.0}), FOUR) == pytest.approx(
-        predict(replace(COST, cpu={"read": 0.001}), FOUR)
-    )
-    assert predict(COST.scaled({"decode": 0.5}), FOUR) > predict(COST, FOUR)

@@ -50,13 +50,6 @@ def slow(monkeypatch):
     return plant
 
 
-def named(loader, step_time=None, **how):
-    run = run_pipeline(loader, seconds=SECONDS)
-    if step_time is None:
-        return find_bottleneck(run, **how)
-    return find_bottleneck(run, run_pipeline(loader, seconds=SECONDS, step_time=step_time))
-
-
 READ, SEND = (ShardStore, "read"), (DevicePrefetcher, "send")
 DECODE, COLLATE = (ImageSlots, "decode"), (BatchBuilder, "result")
 
@@ -84,18 +77,18 @@ DECODE, COLLATE = (ImageSlots, "decode"), (BatchBuilder, "result")
 def test_a_slow_stage_is_named(endless, slow, planted, first, options, said):
     if planted:
         slow(*planted, first)
-    found = named(endless(**options), processes="workers" in options)
+    run = run_pipeline(endless(**options), seconds=SECONDS)
+    found = find_bottleneck(run, processes="workers" in options)
     assert f"{found.stage} {found.resource}" in said.split(", ")
 
 
-def test_a_slow_step_is_named_and_the_loader_is_fine(endless):
-    found = named(endless(), step_time=0.4)
-    assert (found.stage, found.resource, found.level) == ("step", "step", "good")
-    assert str(found).startswith("the training step: ")
-    assert "the loader alone makes " in found.reason
+def test_a_slow_step_is_named_and_a_loader_that_training_waits_for(endless, slow):
+    def named(step_time):
+        loader = endless()
+        alone = run_pipeline(loader, seconds=SECONDS)
+        found = find_bottleneck(alone, run_pipeline(loader, seconds=SECONDS, step_time=step_time))
+        return found.stage, found.level
 
-
-def test_a_loader_that_training_waits_for_is_not_fine(endless, slow):
+    assert named(0.4) == ("step", "good")
     slow(*READ, lambda: time.sleep(0.02))
-    found = named(endless(), step_time=0.002)
-    assert (found.stage, found.level) == ("read", "bad")
+    assert named(0.002) == ("read", "bad")

@@ -15,6 +15,7 @@ from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.transform import make_transform
+from datapipe.index.dataset import open_dataset
 from datapipe.profile import image_remedies, remedies
 from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
@@ -164,15 +165,26 @@ def test_what_cannot_help_is_not_offered(endless, image, absent):
     assert not absent & set(found(loader, busy(loader)))
 
 
+@pytest.mark.parametrize("spec", [ImageSpec(size=64), ImageSpec(resize="native")], ids=str)
+def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(photos, spec):
+    need = cache_bytes(open_dataset(photos), make_transform(spec))
+
+    def share(memory):
+        cache = datapipe.CacheSpec(memory=memory, keep="decoded")
+        with datapipe.make_loader(photos, batch_size=2, image=spec, cache=cache) as loader:
+            return loader.stats()["memory"].expected
+
+    assert share(need) == 1
+    assert share(need - 1) < 1
+
+
 def test_a_cache_that_does_not_fit_gives_less(endless, leave_free):
     loader = endless()
     figures = busy(loader)
     whole = found(loader, figures)["decoded cache"].gain
-    # 48 samples; seven tenths of what is free may be filled.
     kept_images = make_transform(ImageSpec(size=64, normalize=None))
     need = cache_bytes(loader.dataset, kept_images)
-    assert 48 * 3 * 64 * 64 < need < 48 * (3 * 64 * 64 + 256)
-    leave_free(round(need / 2 / 0.7))
+    leave_free(round(need / 2 / 0.7))  # of what is free, seven tenths may be filled
     half = found(loader, figures)["decoded cache"]
     assert 1 < half.gain < whole
     assert "50% fit" in half.note

@@ -1,7 +1,6 @@
 """Reports are one HTML file that holds everything and runs nothing."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
@@ -12,40 +11,9 @@ from datapipe.report.table import time_text
 from datapipe.report.trace import write_trace
 
 
-class Outline(HTMLParser):
-    """Tags, attributes and text of a page; fails on tags that do not close."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.words = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data):
-        self.words += data
-
-
 def saved(page, path):
     page.save(path)
     return path.read_text()
-
-
-def test_a_page_loads_nothing_from_elsewhere(tmp_path):
-    figure, axes = plot()
-    axes.plot([1, 3, 2], label="rate")
-    page = Page("Rates", "two cores")
-    page.verdict("decode-bound", "warn")
-    page.figure("Rate over rounds", figure)
-    outline = Outline(saved(page, tmp_path / "page.html"))
-    assert {"h1", "svg", "figure"} <= set(outline.tags)
-    assert not {"script", "link", "img", "iframe"} & set(outline.tags)
-    targets = [value for name, value in outline.attributes if name in ("src", "xlink:href", "href")]
-    assert all(str(target).startswith("#") for target in targets)
 
 
 def test_what_is_given_is_text_and_not_html(tmp_path):
@@ -55,9 +23,9 @@ def test_what_is_given_is_text_and_not_html(tmp_path):
     page.text("`a` and ` alone")
     page.table("<u>", ["<th>"], [["<td>"]])
     text = saved(page, tmp_path / "page.html")
-    outline = Outline(text)
-    assert not {"script", "b", "i", "u"} & set(outline.tags)
-    assert "run pack <raw> & wait" in outline.words
+    tags = set(re.findall(r"<(\w+)", text))
+    assert not {"script", "b", "i", "u", "link", "img", "iframe"} & tags
+    assert "run <code>pack &lt;raw&gt;</code> &amp; wait" in text
     assert "<code>a</code> and ` alone" in text
 
 

@@ -25,9 +25,6 @@ def test_events_stand_on_rows_by_name_and_begin_at_zero(tmp_path):
         ("worker 0", "decode", 100.5, 50.0),
         ("loop", "step", 200.0, 1000.0),
     ]
-
-
-def test_a_trace_of_nothing_is_one_that_opens(tmp_path):
     write_trace(tmp_path / "trace.json", [])
     assert read(tmp_path / "trace.json") == []
 

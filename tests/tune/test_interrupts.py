@@ -34,14 +34,12 @@ def test_what_was_measured_is_kept_and_every_loader_is_closed(caplog, moment, nu
     before = signal.getsignal(signal.SIGINT)
 
     def make(**given):
-        kind = Loader
-        if len(made) == number and moment == "making":
+        now = moment if len(made) == number else ""
+        if now == "making":
             raise KeyboardInterrupt
-        if len(made) == number and moment == "a batch":
-            kind = Interrupted
-        if len(made) == number and moment == "swallowed":
+        if now == "swallowed":
             Dying()
-        made.append(kind(CORES, clock, **given))
+        made.append((Interrupted if now == "a batch" else Loader)(CORES, clock, **given))
         return made[-1]
 
     result = tune_on(clock, make)

@@ -49,7 +49,8 @@ def test_a_torch_loader_is_tuned_and_leaves_no_process_behind(persistent):
     assert any(row.memory is not None for row in result.settings)
 
 
-def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make):
+def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto_and_reported(make, tmp_path):
+    pytest.importorskip("matplotlib")
     before = threading.active_count()
     result = datapipe.tune_workers(make, num_workers=(1, 2), prefetch_factor=(3,), budget=3.0)
     assert threading.active_count() <= before
@@ -63,6 +64,13 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(make):
     assert all({"read", "decode"} <= {*figures.reading.stages} for figures in seen)
     assert all("collate" in figures.reading.caller for figures in seen)
     assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
+    write_report(result, tmp_path / "report.html", "datapipe tune-workers <shards>")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "datapipe tune-workers &lt;shards&gt;" in page
+    assert page.count("<svg") == 1
+    for row in result.settings:
+        assert row.rate is None or f"{row.rate:,.1f}" in page
+    assert f"num_workers={result.num_workers}" in page
 
 
 def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make):
@@ -79,15 +87,3 @@ def test_the_result_is_kept_for_the_kind_of_workers_that_was_chosen(make):
     assert kept.prefetch_factor == result.prefetch_factor
     assert kept.step_time == result.step_time == 0.01
     assert not multiprocessing.active_children()
-
-
-def test_a_report_is_written_and_shows_every_setting(make, tmp_path):
-    pytest.importorskip("matplotlib")
-    result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2, 3), budget=3.0)
-    write_report(result, tmp_path / "report.html", "datapipe tune-workers <shards>")
-    page = (tmp_path / "report.html").read_text("utf-8")
-    assert "datapipe tune-workers &lt;shards&gt;" in page
-    assert page.count("<svg") == 1
-    for row in result.settings:
-        assert row.rate is None or f"{row.rate:,.1f}" in page
-    assert f"num_workers={result.num_workers}" in page

@@ -31,12 +31,9 @@ def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep):
 
 def test_the_result_says_what_was_measured(sweep):
     result = sweep(CORES)
-    assert chosen(result) == (2, 2)
-    assert result.rate == pytest.approx(40, rel=0.05)
     best = row(result, 2)
     assert result.chosen == best
     assert best.ratio.low <= best.ratio.median <= best.ratio.high
-    assert best.startup == pytest.approx(0.07, abs=0.03)
     assert "% slower than" in row(result, 0, None).out
     document = json.loads(json.dumps(result.to_dict()))
     assert document["num_workers"] == 2
@@ -138,20 +135,18 @@ def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on():
     assert row(result, 4).rate is None
 
 
-def test_where_no_setting_is_left_the_error_says_why():
+def test_where_no_setting_is_left_the_error_says_why(sweep):
     def make(**_):
         raise OSError("no such disk")
 
-    clock = Clock()
     why = "no setting is left: no workers raised OSError: no such disk"
     with pytest.raises(datapipe.PlanError, match=why) as error:
-        tune_on(clock, make)
+        tune_on(Clock(), make)
     assert isinstance(error.value.__cause__, OSError)
     with pytest.raises(datapipe.PlanError, match="no workers yields no batch at all"):
-        tune_on(clock, lambda **_: [])
-    hungry = Clock(lambda: FakeMeter(lambda: 10))
+        tune_on(Clock(), lambda **_: [])
     with pytest.raises(datapipe.PlanError, match="no setting is left: no workers took"):
-        tune_on(hungry, lambda **given: Loader(CORES, hungry, **given), max_memory=5)
+        sweep(CORES, meter=lambda: FakeMeter(lambda: 10), max_memory=5)
 
 
 @pytest.mark.parametrize("budget", [1.0, 3.0, 10.0])
@@ -184,23 +179,18 @@ class FakeMeter(NoMeter):
         return replace(super().stop(), cpu=1.0, cores=2, others=0.9, gil=0.0, memory=self.memory)
 
 
-def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried():
-    made: list[tuple[int, int | None]] = []
+def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried(sweep):
+    made: list[Loader] = []
 
-    def make(num_workers, prefetch_factor):
-        made.append((num_workers, prefetch_factor))
-        return Loader(WAITS, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
+    def memory(loader):
+        return 100 + 10 * loader.ahead
 
-    def memory(num_workers, prefetch_factor):
-        return 100 + 10 * num_workers * (prefetch_factor or 0)
-
-    clock = Clock(lambda: FakeMeter(lambda: memory(*made[-1])))
-    result = tune_on(clock, make, max_memory=190)
+    result = sweep(WAITS, made, meter=lambda: FakeMeter(lambda: memory(made[-1])), max_memory=190)
     assert chosen(result) == (4, 2)
     assert row(result, 4, 4).out.startswith(("took", "needs at least the memory of"))
     assert row(result, 8, 4).out.startswith("needs at least the memory of")
     assert row(result, 4).memory == 180
-    over = [pair for pair in made if memory(*pair) > 190]
+    over = [(loader.workers, loader.ahead) for loader in made if memory(loader) > 190]
     assert len(over) == len(set(over))
 
 

@@ -1,4 +1,4 @@
-"""Batches train a model of Hugging Face as they are: a tiny LLaVA."""
+"""Models of Hugging Face take batches as they are: a tiny LLaVA."""
 
 from copy import deepcopy
 
@@ -8,7 +8,7 @@ import torch
 import datapipe
 from examples.huggingface_models import FAMILIES, make_tiny
 
-from ..models.losses import META, assert_losses, loss_of, losses_alone
+from ..models.losses import loss_of
 from .pair_rows import pack, row
 
 pytest.importorskip("transformers")
@@ -25,31 +25,6 @@ def model(request, tokenizer):
         if parameter.ndim > 1:  # weights as small as by default hide what attends to what
             torch.nn.init.normal_(parameter, std=0.2)
     return made.double().eval()
-
-
-@pytest.fixture(scope="module")
-def losses(model, packed, tokenizer):
-    spec = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE_TOKENS)
-    options = {"image": IMAGE, "text": spec, "meta": META, "num_workers": 0}
-    return losses_alone(model, datapipe.make_loader(packed, batch_size=1, **options))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 5},
-        {"batch_size": 4, "buckets": 3},
-        {"max_tokens": 300},
-        {"pack": 200},
-        {"pack": 128, "batch_size": 2},
-        {"pack": datapipe.PackSpec(256, multiple_of=8)},
-        {"pack": 200, "exclude": [3, 9, 17]},
-    ],
-    ids=str,
-)
-def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(model, losses, make, text, options):
-    options = {"text": text(image_tokens=IMAGE_TOKENS), "image": IMAGE, "meta": META} | options
-    assert_losses(model, make(**options), losses, 37 - len(options.get("exclude", ())))
 
 
 def test_a_batch_with_an_empty_slot_is_taken(model, damaged, text):

@@ -76,16 +76,3 @@ def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path):
     assert not list(tmp_path.rglob("*.claim"))  # which others would wait for
     units = make_plan().form(0)
     assert folder.get(0, 0, 0, lambda: units) is units
-
-
-def test_blocks_are_kept_as_laid_out_and_counted_alike(tmp_path):
-    folder = BlockFolder(tmp_path, "same")
-    first = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
-    again = make_plan()
-    again.form = again.lay_out = None
-    kept = PlannedBlocks(again, folder, ahead=False)
-    assert order_of(kept) == first
-    plain, before = PlannedBlocks(make_plan(), None, ahead=False), 0
-    for block in range(4):
-        assert kept.count_units(block, before) == plain.count_units(block, before)
-        before += plain.count_units(block, before)

@@ -69,26 +69,6 @@ def test_packs_of_short_captions_and_long_documents_are_as_few_as_possible(capac
     assert lengths.sum() / (packs * capacity) >= 0.99
 
 
-def test_samples_do_not_overtake_those_that_opened_a_pack_before_them():
-    lengths, _ = vlm_lengths(5000, 4096)
-    order, offsets = pack_units(lengths, 4096)
-    opened_by = order[offsets[:-1]]
-    arriving = opened_by[: len(opened_by) // 2]
-    assert (np.diff(arriving) > 0).all()
-
-
-def test_a_pack_is_filled_exactly_where_its_window_allows():
-    # 10 + 3 + 2 + 1 is the only set of waiting samples that fills 16 behind the oldest.
-    order, offsets = pack_units([10, 7, 3, 8, 2, 9, 1, 16, 16], 16, window=7)
-    assert sorted(order[: offsets[1]].tolist()) == [0, 2, 4, 6]
-
-
-def test_a_window_of_one_sample_packs_in_the_order_given():
-    order, offsets = pack_units([5, 5, 6, 4, 9, 2], 10, window=1)
-    assert order.tolist() == [0, 1, 2, 3, 4, 5]
-    assert offsets.tolist() == [0, 2, 4, 5, 6]
-
-
 def test_images_are_limited_beside_tokens():
     lengths, images = vlm_lengths(3000, 4096)
     order, offsets = pack_units(lengths, 4096, images=images, max_images=12)
@@ -202,12 +182,8 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
         assert (np.diff(offsets) <= batch_size).all()
     if max_tokens is not None:
         assert (padded <= max_tokens).all()
-
-
-def test_only_the_last_batch_of_a_block_is_short():
-    _, offsets = cut_batches(LENGTHS, batch_size=48, buckets=7, key=1)
-    assert (np.diff(offsets)[:-1] == 48).all()
-    assert offsets[-1] - offsets[-2] == 1000 % 48
+    else:  # only the last batch of a block is short
+        assert (np.diff(offsets)[:-1] == batch_size).all()
 
 
 def test_buckets_keep_samples_of_similar_length_together():
@@ -223,15 +199,6 @@ def test_boundaries_part_short_samples_from_long_ones():
     order, offsets = cut_batches(np.array([9, 3, 5, 1, 7]), batch_size=2, buckets=[5, 8], key=None)
     assert order.tolist() == [1, 3, 2, 4, 0]
     assert offsets.tolist() == [0, 2, 4, 5]
-
-
-def test_the_order_inside_a_bucket_is_the_one_given_or_a_random_one():
-    kept, _ = cut_batches(LENGTHS, batch_size=10, buckets=1, key=None)
-    assert kept.tolist() == list(range(1000))
-    shuffled, _ = cut_batches(LENGTHS, batch_size=10, buckets=1, key=5)
-    assert abs(np.corrcoef(kept, shuffled)[0, 1]) < 0.1
-    again, _ = cut_batches(LENGTHS, batch_size=10, buckets=1, key=5)
-    assert shuffled.tolist() == again.tolist()
 
 
 def test_a_token_budget_makes_batches_as_large_as_it_allows():

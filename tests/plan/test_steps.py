@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.errors import PlanError, StateMismatch
-from datapipe.plan.steps import Exclusion, Position, check_ranks, steps_in, walk
+from datapipe.errors import StateMismatch
+from datapipe.plan.steps import Exclusion, Position, steps_in, walk
 
 KINDS = [
     {},
@@ -131,18 +131,6 @@ def test_an_excluded_sample_is_an_empty_slot_and_counts_no_labels(blocks):
     assert left[0].labels == whole[0].labels
 
 
-def test_exclusion_of_one_epoch_leaves_the_others_alone(blocks):
-    exclusion = Exclusion(units={0: [(0, 10)]})
-    assert len(all_steps(blocks(20), 5, exclusion=exclusion)) == 2
-    assert len(all_steps(blocks(20, epoch=1), 5, exclusion=exclusion)) == 4
-
-
 def test_a_position_that_no_block_has_is_refused(blocks):
     with pytest.raises(StateMismatch, match="unit 50 of block 0, which has 20"):
         all_steps(blocks(20), 5, replace(Position(0), unit=50))
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 2), (0, -3)])
-def test_impossible_ranks_are_refused(rank, world_size):
-    with pytest.raises(PlanError, match="rank"):
-        check_ranks(rank, world_size)

@@ -1,8 +1,5 @@
 """What a plan amounts to, compared with what the ranks get one by one."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -34,11 +31,6 @@ def made_of(units, **options):
         last=True,
     )
     return step, PlanOptions(shuffle=False, seed=0, **options)
-
-
-def summary_of(units, world_size=1, **options):
-    step, plan = made_of(units, **options)
-    return summarise([step], plan, units_per_rank=1, world_size=world_size)
 
 
 def imbalance(steps, cost):
@@ -106,18 +98,14 @@ def test_samples_left_out_count_nowhere_but_keep_their_places(blocks):
 
 @given(lengths=st.lists(st.integers(1, 10**9), min_size=1, max_size=30))
 def test_every_length_is_in_its_bin_of_the_histogram(lengths):
-    bins = summary_of([lengths], max_tokens=10**12).histogram
+    step, plan = made_of([lengths], max_tokens=10**12)
+    bins = summarise([step], plan, units_per_rank=1, world_size=1).histogram
     for length_bin in bins:
         inside = [length for length in lengths if length_bin.start <= length < length_bin.stop]
         assert len(inside) == length_bin.samples
     assert [length_bin.start for length_bin in bins[1:]] == [each.stop for each in bins[:-1]]
     assert bins[0].samples
     assert bins[-1].samples
-
-
-def test_bins_grow_by_half_an_octave():
-    bins = summary_of([list(range(1, 65))], max_tokens=10**6).histogram
-    assert [each.start for each in bins] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
 
 
 def test_a_summary_of_many_samples_is_that_of_its_steps():
@@ -130,21 +118,7 @@ def test_a_summary_of_many_samples_is_that_of_its_steps():
     assert sum(each.samples for each in found.histogram) == 80_000
 
 
-def test_without_tokens_or_steps_what_there_is_is_counted():
-    step, plan = made_of([[1], [1], [1]])
-    units = Units(step.units.samples, step.units.offsets, None)
-    found = summarise([replace(step, units=units)], plan, units_per_rank=2, world_size=2)
-    assert (found.steps, found.samples, found.units, found.repeats) == (1, 3, 3, 1)
-    assert found.tokens is found.fill is found.text_imbalance is None
-    assert found.histogram == ()
+def test_without_steps_nothing_is_counted():
     plan = PlanOptions(shuffle=True, seed=0, pack=64)
     found = summarise([], plan, units_per_rank=1, world_size=8)
     assert (found.steps, found.units, found.samples) == (0, 0, 0)
-
-
-def test_a_summary_goes_through_json():
-    found = summary_of([[30, 20], [40]], pack=50, world_size=2)
-    read = json.loads(json.dumps(found.to_dict()))
-    assert read["fill"] == found.fill
-    assert read["histogram"][0] == {"start": 16, "stop": 24, "samples": 1}
-    assert (read["unit"], read["steps"]) == ("pack", 1)

@@ -1,4 +1,4 @@
-"""Markup between the tokens of an image is counted, cut and learnt with the image."""
+"""Markup between the tokens of an image is counted with the image, and belongs to the state."""
 
 from dataclasses import replace
 
@@ -17,31 +17,6 @@ IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return PIXTRAL.save(tmp_path_factory.mktemp("pixtral"))
-
-
-def texts(loader):
-    tokenizer = PIXTRAL.make().tokenizer
-    return [
-        tokenizer.convert_ids_to_tokens(row[kept.bool()].tolist())
-        for batch in loader
-        for row, kept in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    ]
-
-
-def test_truncation_keeps_whole_images_with_their_markup(shards, folder):
-    image, text = datapipe.specs_for(folder)
-    options = {"image": image, "batch_size": 1}
-    whole = texts(loader_of(shards, None, text=text, **options))
-    short = replace(text, max_length=300, overlong="truncate")
-    cut = texts(loader_of(shards, None, text=short, **options))
-    assert len(whole) == len(cut)
-    assert any(len(before) > 300 for before in whole)
-    for before, after in zip(whole, cut, strict=True):
-        assert before[: len(after)] == after
-        assert len(after) <= 300
-        # Each image that begins has its end.
-        last = max((n for n, token in enumerate(after) if token in (IMAGE, BREAK)), default=-1)
-        assert last == -1 or after[last + 1] == END
 
 
 def test_tiles_take_markup_that_a_user_writes(shards, folder):

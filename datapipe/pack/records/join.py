@@ -1,21 +1,20 @@
 """Two tables that a column joins: images are in the rows of one, texts in those of the other.
 
-The rows of images are read once, in their order, which Parquet reads fast. Their bytes go to a
-temporary file, as texts may name them in any order, and an index on disk says where they are.
+The rows of images are read once, in their order, which Parquet reads fast. They go to a temporary
+file, as texts may name them in any order, and an index on disk says where each is.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
+import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.named_counts import NamedCounts
@@ -60,7 +59,7 @@ class Join:
             options.notes.use(path)
         with (
             disk_join(options.scratch, "image") as (index,),
-            closing(_SpooledRows(options)) as kept,
+            _temporary_file(options.scratch or Path(tempfile.gettempdir())) as kept,
         ):
             total = self.images.estimate()
             with Progress("reading images to join", unit="row", total=total) as progress:
@@ -70,7 +69,8 @@ class Join:
                         if isinstance(row, Reject):
                             yield source, row
                             continue
-                        body = [source, kept.put(row)]
+                        body = [source, kept.tell()]
+                        pickle.dump(row, kept)
                         index.load([Entry(number, _id(row, self.image_key), body)])
                     except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
@@ -88,15 +88,16 @@ class Join:
             for line in unused.lines("left out: {count} of images {text} ({names})", "row"):
                 options.notes.decide(line)
 
-    def _image(self, text: Mapping[str, Any], index: Entries, kept: _SpooledRows) -> dict[str, Any]:
+    def _image(self, text: Mapping[str, Any], index: Entries, kept: IO[bytes]) -> dict[str, Any]:
         id = _id(text, self.text_key)
         found = [body for _, body in index.of(id)]
         if not found:
             raise MissingMember(f"no image has the `{self.image_key}` {id}")
         index.claim(id)
-        first, row = found[0][0], kept.get(found[0][1])
-        for source, body in found[1:]:
-            if self._held(kept.get(body)) != self._held(row):
+        (first, start), *others = found
+        row = _row_at(start, kept)
+        for source, other in others:
+            if self._held(_row_at(other, kept)) != self._held(row):
                 raise DecodeError(
                     f"{first} and {source} have the same `{self.image_key}` {id}, and different "
                     "images"
@@ -108,61 +109,23 @@ class Join:
         return [v.get("bytes") or v if isinstance(v, Mapping) else v for v in values]
 
 
-class _SpooledRows:
-    """Rows as JSON, whose bytes are in a temporary file."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._folder = options.scratch or Path(tempfile.gettempdir())
-        # No field of a dataset has this name by chance or on purpose.
-        self._mark = secrets.token_hex()
-        self._end = 0
-        try:
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def close(self) -> None:
-        self._file.close()
-
-    def put(self, row: Mapping[str, Any]) -> str:
-        """Keep a row; return what `get` takes. DecodeError if it is nested too deeply."""
-        try:
-            return json.dumps(row, default=self._put)
-        except RecursionError as error:
-            raise DecodeError("record is nested too deeply") from error
-
-    def get(self, kept: str) -> dict[str, Any]:
-        """Return a row; dates and decimals are text then."""
-        row: dict[str, Any] = json.loads(kept, object_hook=self._get)
-        return row
-
-    def _put(self, value: Any) -> Any:
-        if not isinstance(value, bytes):
-            return value.isoformat() if hasattr(value, "isoformat") else str(value)
-        at, self._end = self._end, self._end + len(value)
-        try:
-            self._file.write(value)
-        except OSError as error:
-            raise self._failed(error) from error
-        return {self._mark: [at, len(value)]}
-
-    def _get(self, value: dict[str, Any]) -> Any:
-        if self._mark not in value:
-            return value
-        at, size = value[self._mark]
-        try:
-            self._file.seek(at)  # which writes what is buffered, too
-            data = self._file.read(size)
-        except OSError as error:
-            raise self._failed(error) from error
-        assert len(data) == size
-        return data
-
-    def _failed(self, error: OSError) -> PackError:
-        return PackError(
-            f"{self._folder}: the temporary file of the images that --join reads failed: "
+@contextmanager
+def _temporary_file(folder: Path) -> Iterator[IO[bytes]]:
+    """Open a file for the rows of images; an error of the disk becomes a PackError."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield file
+    except OSError as error:
+        raise PackError(
+            f"{folder}: the temporary file of the images that --join reads failed: "
             f"{os.strerror(error.errno or 0)}; make room there for all bytes of these images"
-        )
+        ) from error
+
+
+def _row_at(start: int, file: IO[bytes]) -> dict[str, Any]:
+    file.seek(start)  # which writes what is buffered, too
+    row: dict[str, Any] = pickle.load(file)
+    return row
 
 
 def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:

@@ -30,7 +30,7 @@ from datapipe.pack.records.images.fields import named_blob
 from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.images.unused import map_of_turns, unused_images
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
-from datapipe.pack.records.streams.containers import checked_record
+from datapipe.pack.records.streams.containers import checked_record, kind_of
 from datapipe.pack.records.streams.json_stream import JsonText, count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import (
     Fits,
@@ -74,21 +74,18 @@ class RecordReader:
         for part in source.parts():
             make = SampleMaker(self.unpack, part.images, options.key_from, options.videos)
             # A video ends the chunk of a worker, so videos have to be known here.
-            if options.deferred and part.are_json and not options.videos:
-                for name, text in part.texts():
-                    if isinstance(text, Reject):
-                        yield text
-                    else:
-                        yield RawRecord(name, text, len(text.text), make.parse)
-                continue
-            for name, record in part:
+            as_text = options.deferred and not options.videos
+            are_json = all(kind_of(path) == "json" for path in part.files)
+            for name, record in part.read(as_text=as_text and are_json):
                 if isinstance(record, Reject):
                     yield record
-                    continue
-                sample, unused = make(name, record)
-                for field, remedy in unused:
-                    options.notes.pass_over(field, name, remedy)
-                yield sample
+                elif isinstance(record, JsonText):
+                    yield RawRecord(name, record, len(record.text), make.parse)
+                else:
+                    sample, unused = make(name, record)
+                    for field, remedy in unused:
+                        options.notes.pass_over(field, name, remedy)
+                    yield sample
 
 
 class SampleMaker(NamedTuple):

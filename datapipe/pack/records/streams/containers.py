@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.file_kinds import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
-from datapipe.pack.records.streams.json_stream import JsonText, read_json, read_json_texts
+from datapipe.pack.records.streams.json_stream import read_json
 from datapipe.pack.records.streams.parquet_records import (
     count_rows,
     first_row,
@@ -32,20 +32,14 @@ def kind_of(path: Path) -> str:
     return kind_of_name(path.name)
 
 
-def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:
-    """Yield every record of a file with its source, `name#17`; PackError if it cannot be read."""
-    if kind_of(path) == "parquet":
-        yield from _numbered(read_parquet(path, name), name)
-        return
-    with open_text(path) as file:
-        yield from _numbered(_read_text(file, path, name), name)
+def read_file(path: Path, name: str, *, as_text: bool = False) -> Generator[tuple[str, Any]]:
+    """Yield every record of a file with its source, `name#17`; PackError if it cannot be read.
 
-
-def read_texts(path: Path, name: str) -> Generator[tuple[str, JsonText | Reject]]:
-    """Yield the text of every record of a JSON file with its source; see `read_file`."""
-    with open_text(path) as file:
-        for number, text in enumerate(read_json_texts(file, path, name)):
-            yield f"{name}#{number}", text
+    A record is an object or a `Reject`; with `as_text`, those of JSON come as their `JsonText`.
+    """
+    for number, record in enumerate(_records(path, name, as_text)):
+        source = f"{name}#{number}"
+        yield (source, record) if as_text else checked_record(source, record)
 
 
 def estimate_file(path: Path) -> int:
@@ -104,16 +98,19 @@ def not_utf8(path: Path) -> str:
     return ""
 
 
-def _read_text(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
+def _records(path: Path, name: str, as_text: bool) -> Iterator[Any]:
+    if kind_of(path) == "parquet":
+        yield from read_parquet(path, name)
+        return
+    with open_text(path) as file:
+        yield from _read_text(file, path, name, as_text=as_text)
+
+
+def _read_text(file: BinaryIO, path: Path, name: str, *, as_text: bool = False) -> Iterator[Any]:
     kind = kind_of(path)
     if kind == "json":
-        return read_json(file, path, name)
+        return read_json(file, path, name, as_text=as_text)
     return read_csv(file, path, name, "," if kind == "csv" else "\t")
-
-
-def _numbered(records: Iterator[Any], name: str) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
-    for number, record in enumerate(records):
-        yield checked_record(f"{name}#{number}", record)
 
 
 def checked_record(source: str, record: Any) -> tuple[str, dict[str, Any] | Reject]:

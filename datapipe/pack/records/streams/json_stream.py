@@ -60,20 +60,11 @@ class JsonText(NamedTuple):
         return Reject(self.line, reason, "DecodeError")
 
 
-def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
+def read_json(file: BinaryIO, path: Path, name: str, *, as_text: bool = False) -> Iterator[Any]:
     """Yield every record of a file that holds an array, or one record a line.
 
     A line that is not UTF-8 or not JSON, and a record of an array that is not UTF-8, is a `Reject`.
-    Errors are those of `read_json_texts`.
-    """
-    for record in _read_json(file, path, name, as_text=False):
-        yield record.parse() if isinstance(record, JsonText) else record
-
-
-def read_json_texts(file: BinaryIO, path: Path, name: str) -> Iterator[JsonText | Reject]:
-    """Yield the text of every record of a file that holds an array, or one record a line.
-
-    A record of an array that is not UTF-8 is a `Reject`.
+    With `as_text`, records come as `JsonText`, and so do lines that will turn out to be broken.
     Errors call the file `path`, which ends in `.json` if it may hold one object only; the sources
     of rejects call it `name`.
 
@@ -81,22 +72,28 @@ def read_json_texts(file: BinaryIO, path: Path, name: str) -> Iterator[JsonText 
         NotRecordsError: the file holds one object.
         PackError: an array is broken, so that what follows has no meaning.
     """
-    return _read_json(file, path, name, as_text=True)
-
-
-def _read_json(file: BinaryIO, path: Path, name: str, *, as_text: bool) -> Iterator[Any]:
-    """Yield records: lines as their texts, those of an array too if `as_text`."""
     head = file.read(4096).removeprefix(_BOM).lstrip()
     file.seek(0)
     if head[:1] == b"[" and not _is_lists(file):
-        yield from _read_array(file, path, name, as_text=as_text)
+        cursor = _JsonCursor(path, file, of_records=True)
+        for number, value in enumerate(cursor.items("an array")):
+            text = cursor.last_text()
+            if is_utf8(text):
+                yield JsonText(text) if as_text else value
+            else:
+                yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
+        cursor.expect_end("array")
         return
     if path.suffix.lower() == ".json" and _is_one_object(file):
         raise NotRecordsError(
             f"{path} is one JSON object, not records; what is read is an array of records or one "
             "record a line. If it is lines, and the first is broken, call it .jsonl"
         )
-    yield from _read_lines(file, name)
+    for number, line in enumerate(file, 1):
+        data = line.removeprefix(_BOM) if number == 1 else line
+        if data.strip():
+            record = JsonText(data, f"{name}:{number}")
+            yield record if as_text else record.parse()
 
 
 def read_member_arrays(
@@ -213,29 +210,11 @@ def _is_lists(file: BinaryIO) -> bool:
         return False
 
 
-def _read_lines(file: BinaryIO, name: str) -> Iterator[JsonText]:
-    for number, line in enumerate(file, 1):
-        data = line.removeprefix(_BOM) if number == 1 else line
-        if data.strip():
-            yield JsonText(data, f"{name}:{number}")
-
-
-def _read_array(file: BinaryIO, path: Path, name: str, *, as_text: bool) -> Iterator[Any]:
-    text = _JsonCursor(path, file, of_records=True)
-    for number, value in enumerate(text.items("an array")):
-        if text.is_utf8():
-            yield JsonText(text.last_text()) if as_text else value
-        else:
-            yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
-    text.expect_end("array")
-
-
 class _JsonCursor:
     """Position in a JSON text; text before the position is dropped.
 
     `most` bytes are looked through, all if None. With `of_records`, the text is an array of
-    records, of which one that is not UTF-8 costs only itself: see `is_utf8`. Else such text is an
-    error.
+    records, and bytes that are not UTF-8 leave marks in its values. Else such text is an error.
     """
 
     def __init__(
@@ -250,7 +229,6 @@ class _JsonCursor:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
         self._decode = json.JSONDecoder().raw_decode
         self._buffer = ""
-        self._clean = True  # the buffer has no marks of bytes that are not UTF-8
         self._start = 0  # of the last value
         self._position = 0
         self._bytes = 0
@@ -339,10 +317,6 @@ class _JsonCursor:
         else:
             self.value()
 
-    def is_utf8(self) -> bool:
-        """Return whether the last value has no marks of bytes that are not UTF-8."""
-        return self._clean or is_utf8(self.last_text())
-
     def last_text(self) -> str:
         """Return the last value as it stands in the file."""
         return self._buffer[self._start : self._position]
@@ -383,5 +357,4 @@ class _JsonCursor:
             if chunk or not data:
                 break
         self._buffer, self._position = rest + chunk, 0
-        self._clean = not self._of_records or is_utf8(self._buffer)
         return bool(chunk)

@@ -23,9 +23,8 @@ from datapipe.pack.records.streams.containers import (
     kind_of,
     not_utf8,
     read_file,
-    read_texts,
 )
-from datapipe.pack.records.streams.json_stream import JsonText, NotRecordsError
+from datapipe.pack.records.streams.json_stream import NotRecordsError
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
@@ -54,19 +53,16 @@ class RecordFiles:
         """Estimate how many records there are: exactly for Parquet, after a sample for others."""
         return sum(map(estimate_file, self.files))
 
-    @property
-    def are_json(self) -> bool:
-        return all(kind_of(path) == "json" for path in self.files)
+    def read(self, *, as_text: bool = False) -> Iterator[tuple[str, Any]]:
+        """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in a file.
 
-    def texts(self) -> Iterator[tuple[str, JsonText | Reject]]:
-        """Yield the text of every record of JSON files with its source, as iteration does."""
+        A record is an object or a `Reject`; with `as_text`, those of JSON come as their `JsonText`.
+        """
         for path in self.files:
-            yield from read_texts(path, name_below(self.raw, path))
+            yield from read_file(path, name_below(self.raw, path), as_text=as_text)
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
-        """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in a file."""
-        for path in self.files:
-            yield from read_file(path, name_below(self.raw, path))
+        return self.read()
 
 
 def find_records(survey: Survey, options: ReadOptions, fits: Fits) -> tuple[Path, ...]:

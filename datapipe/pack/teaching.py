@@ -17,7 +17,7 @@ from datapipe.pack.input.raw_sample import (
     RawVideo,
     has_video,
 )
-from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE

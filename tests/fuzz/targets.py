@@ -24,7 +24,7 @@ from datapipe.index.parquet import parse_index
 from datapipe.index.tar.headers import TarScanner
 from datapipe.index.where.evaluate import evaluate, parse_where
 from datapipe.mixture.parse import parse_file
-from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.fields.field_map import apply_map
 
 from ..index.where_columns import COLUMNS, EXTRA, ROWS
 

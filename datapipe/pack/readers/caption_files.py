@@ -22,7 +22,7 @@ from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
-from datapipe.pack.records.images.unused import note_unused
+from datapipe.pack.records.images.unused import unused_images
 from datapipe.pack.records.locate import LOOK, only_one
 from datapipe.pack.records.reader import (
     Captioned,
@@ -309,7 +309,8 @@ class CaptionDictReader(CaptionReader):
                 yield Reject(source, f"{found}, not {expected}", "DecodeError")
                 continue
             record = {"image": name, **value} if isinstance(value, dict) else None
-            note_unused(record or {}, [name], source, options.notes)
+            for field in unused_images(record or {}, [name]):
+                options.notes.pass_over(field, source, "")
             yield Captioned(source, name, captions, record or {"image": name}, record)
 
 

@@ -35,7 +35,7 @@ from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.fields.sample_map import fields_of_path
+from datapipe.pack.records.fields.field_map import fields_of_path
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _SHARED = "images that share a text with another image of the same stem; each is a sample"

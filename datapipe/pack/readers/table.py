@@ -30,7 +30,7 @@ from datapipe.pack.records.fields.refusals import listed
 from datapipe.pack.records.fields.turns import refuse_bad_answer
 from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
-from datapipe.pack.records.images.unused import note_unused
+from datapipe.pack.records.images.unused import unused_images
 from datapipe.pack.records.join import Join, open_join
 from datapipe.pack.records.reader import Record, Samples, each_record, with_captions
 from datapipe.pack.records.streams.containers import first_records, kind_of
@@ -303,10 +303,11 @@ def _sample(
         refuse_bad_answer(record, {field for each in fields.sources for field in each.fields})
     read = {image.label for image in fields.images if image.kind == "field"}
     pictured = without_videos(record) if videos else record
-    if mapped.in_turns:
-        note_unused(pictured, mapped.images, source, options.notes)
-    else:
-        note_unused(pictured, mapped.images, source, options.notes, fields.with_image, read=read)
+    for field in unused_images(pictured, mapped.images):
+        if mapped.in_turns:
+            options.notes.pass_over(field, source, "")
+        elif field not in read:
+            options.notes.pass_over(field, source, fields.with_image(field))
     images = raw_pictures(mapped.images, videos, files, source)
     kept, others = plain(mapped.record)
     # Packing checks the record next, and media given as bytes have left it then.

@@ -37,7 +37,7 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.input.rejected import rejected
-from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages, messages_about

@@ -14,15 +14,9 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.notes import Notes
+from datapipe.pack.records.fields import known_texts
 from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
-from datapipe.pack.records.fields.known_texts import (
-    choice_sources,
-    donut_text,
-    instruction_and_input,
-    joined_turns,
-    turns_in_lists,
-)
 from datapipe.pack.records.fields.refusals import (
     PREFERRED,
     TableColumns,
@@ -187,7 +181,7 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
 def _conversation(table: TableColumns) -> FieldMap | None:
     chats = [name for name in _conversations(table.columns) if name not in table.held]
     if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
-        return FieldMap(messages=joined_turns(*chats))
+        return FieldMap(messages=known_texts.joined_turns(*chats))
     if len(chats) > 1:
         raise table.ambiguous("the conversation", chats, f"messages={chats[0]}")
     if chats:
@@ -195,27 +189,20 @@ def _conversation(table: TableColumns) -> FieldMap | None:
     return FieldMap(messages=field_source(chats[0])) if chats else None
 
 
-def _ground_truth(table: TableColumns) -> FieldMap | None:
-    name = table.names.get("ground_truth")
-    return donut_text(name, table.columns[name]) if name else None
-
-
 def _lists_of_turns(table: TableColumns) -> FieldMap | None:
-    if table.named(*_CAPTION, *_WEAK_CAPTION):
-        return None
-    return turns_in_lists({column: table.columns[column] for column in table.names.values()})
+    return None if table.named(*_CAPTION, *_WEAK_CAPTION) else known_texts.turns_in_lists(table)
 
 
 def _questions(table: TableColumns) -> FieldMap | None:
     asked = table.named(*_USER)
     table.refuse_preferences(f"user={asked[0]}" if asked else "")
-    if choices := choice_sources(table.columns, table.names):
+    if choices := known_texts.choice_sources(table.names):
         return FieldMap(turns=choices)
     answered = _answers(table) or _labels(table)
     return _pair(table, asked, answered) if asked and answered else None
 
 
-_TURNS = (_conversation, _ground_truth, _lists_of_turns, _questions)
+_TURNS = (_conversation, known_texts.donut_text, _lists_of_turns, _questions)
 """Layouts of turns, of which the first that fits counts; a table of none may have captions."""
 
 
@@ -309,7 +296,7 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
     question = field_source(asked[0])
     more = {name.lower() for name in asked} - {"instruction"}
     if "instruction" in names and more in ({"input"}, {"inputs"}):  # of Alpaca; of M3IT
-        question = instruction_and_input(names["instruction"], names[more.pop()])
+        question = known_texts.instruction_and_input(names["instruction"], names[more.pop()])
         asked = asked[:1]
     if len(asked) > 1 or len(answered) > 1:
         example = f"user={asked[0]},assistant={answered[0]}"

@@ -1,4 +1,8 @@
-"""Fields of a record that are its images and its turns: by `--map`, or by their names."""
+"""Fields of a record that are its images and its turns: by `--map`, or by their names.
+
+`apply_map` uses `--map` on samples with images: on the fields of their JSON, and parts of their
+path.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
@@ -163,11 +168,10 @@ def parse_map(text: str) -> FieldMap:
         >>> str(parse_map("user=question,assistant=answers[0].text,image=img_path"))
         'image=img_path,user=question,assistant=answers[0].text'
     """
-    pictures: dict[str, list[FieldSource]] = {"image": [], "video": []}
+    found: dict[str, list[FieldSource]] = {target: [] for target in _TARGETS}
     turns: list[tuple[str, FieldSource]] = []
-    single: dict[str, FieldSource] = {}
     imageless = False
-    for item in filter(None, (found[1].strip() for found in _ITEM.finditer(text))):
+    for item in filter(None, (match[1].strip() for match in _ITEM.finditer(text))):
         name, equals, source = item.partition("=")
         target = _ALIASES.get(name.strip(), name.strip())
         if not equals or target not in _TARGETS:
@@ -178,30 +182,58 @@ def parse_map(text: str) -> FieldMap:
         if target == "image" and not source.strip():
             imageless = True
             continue
-        read = parse_source(source)
-        if target in pictures:
-            pictures[target].append(read)
-        elif target in _TURNS:
-            turns.append((target, read))
-        elif target in single:
+        found[target].append(parse_source(source))
+        if target in _TURNS:
+            turns.append((target, found[target][-1]))
+        elif target in ("messages", "caption") and len(found[target]) > 1:
             raise PackError(f"--map names {target} twice; only images, videos and turns may be so")
-        else:
-            single[target] = read
-    if "caption" in single and (turns or "messages" in single):
+    if found["caption"] and (turns or found["messages"]):
         raise PackError("--map has a caption and turns; the text of a sample is one of them")
-    images, videos = map(tuple, pictures.values())
-    if images and imageless:
+    if found["image"] and imageless:
         raise PackError(f"--map {text!r} names images and says by `image=` that there are none")
-    if not (images or videos or turns or single):
+    if not any(found.values()):
         raise PackError(f"--map {text!r} names no field; for example 'image=img_path,caption=alt'")
     return FieldMap(
-        images=images,
-        videos=videos,
+        images=tuple(found["image"]),
+        videos=tuple(found["video"]),
         turns=tuple(turns),
-        messages=single.get("messages"),
-        caption=single.get("caption"),
+        messages=next(iter(found["messages"]), None),
+        caption=next(iter(found["caption"]), None),
         imageless=imageless,
     )
+
+
+_parsed = lru_cache(parse_map)
+
+
+def apply_map(record: Any, map: str, source: str) -> tuple[Any, str | None]:
+    """Return the record of a sample and its caption as `--map` makes them of its JSON.
+
+    The map can name the fields of the JSON, and `folder` and `stem` of the sample's path.
+    SampleError if a field is missing, empty, or holds something else.
+    """
+    fields, held = _parsed(map), fields_of_path(source)
+    if isinstance(record, Mapping):
+        held |= record
+    elif fields.fields - held.keys():
+        raise MissingMember("the sample has no JSON object, whose fields --map names")
+    if (captions := fields.caption_of(held)) is not None:
+        return record, "\n".join(captions) or None
+    own = record if isinstance(record, Mapping) else {}
+    return {**own, "messages": fields.messages_of(held)}, None
+
+
+def fields_of_path(source: str) -> dict[str, Any]:
+    """Return the folder and the stem of a file below the raw data, or of a member of a tar.
+
+    Examples:
+        >>> fields_of_path("train/cat/0.jpg")
+        {'folder': 'cat', 'stem': '0'}
+        >>> fields_of_path("shards/0.tar:cat/0")
+        {'folder': 'cat', 'stem': '0'}
+    """
+    above, _, name = source.rpartition(".tar:")[2].rpartition("/")
+    return {"folder": above.rpartition("/")[2] or None, "stem": name.rpartition(".")[0] or name}
 
 
 def as_turns(value: Any, source: FieldSource) -> list[Any]:

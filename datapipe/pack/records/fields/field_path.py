@@ -48,29 +48,17 @@ def field_source(path: str) -> FieldSource:
     return FieldSource(path, fields, get, "field")
 
 
-def template_source(text: str) -> FieldSource:
-    """Return the source of a text with fields in braces, formatted as `str.format` does.
-
-    Examples:
-        >>> template_source("val2014/{image_id:012d}.jpg").get({"image_id": 42})
-        'val2014/000000000042.jpg'
-    """
-    slots = {slot[0]: field_source(slot["path"]) for slot in _SLOT.finditer(text)}
-
-    def get(record: Mapping[str, Any]) -> str | None:
-        values = {slot: source.get(record) for slot, source in slots.items()}
-        if any(value is None for value in values.values()):
-            return None
-        return _SLOT.sub(lambda slot: _format(values[slot[0]], slot), text)
-
-    return FieldSource(text, tuple(n for s in slots.values() for n in s.fields), get, "text")
-
-
 def parse_source(text: str) -> FieldSource:
     """Return the source of `'a text'`, of `a {field} in braces`, or of a path.
 
+    A field in braces is formatted as `str.format` does.
+
     Raises:
         PackError: it is empty, a path with a broken bracket, or a text in quotes with `{folder}`.
+
+    Examples:
+        >>> parse_source("val2014/{image_id:012d}.jpg").get({"image_id": 42})
+        'val2014/000000000042.jpg'
     """
     text = text.strip()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
@@ -80,8 +68,17 @@ def parse_source(text: str) -> FieldSource:
                 f"leave the inner quotes out: {text[1:-1]}"
             )
         return FieldSource(repr(text[1:-1]), (), lambda record: text[1:-1], "text")
-    if _SLOT.search(text):
-        return template_source(text)
+    slots = {slot[0]: field_source(slot["path"]) for slot in _SLOT.finditer(text)}
+
+    def filled(record: Mapping[str, Any]) -> str | None:
+        values = {slot: source.get(record) for slot, source in slots.items()}
+        if any(value is None for value in values.values()):
+            return None
+        return _SLOT.sub(lambda slot: _format(values[slot[0]], slot), text)
+
+    if slots:
+        fields = tuple(name for source in slots.values() for name in source.fields)
+        return FieldSource(text, fields, filled, "text")
     if not text or "".join(found[0] for found in _STEP.finditer(text)) != text:
         raise PackError(
             f"--map: {text!r} is no field; write a name, a path such as a.b[0].c or a[*].b, a "
@@ -91,22 +88,18 @@ def parse_source(text: str) -> FieldSource:
 
 
 def _walk(value: Any, steps: Sequence[str]) -> Any:
-    for number, step in enumerate(steps):
-        if step == "[*]":
-            if not isinstance(value, list):
-                return None
-            found = [_walk(item, steps[number + 1 :]) for item in value]
-            return [item for item in found if item is not None]
-        if step.startswith("["):
-            index = int(step[1:-1])
-            if not isinstance(value, list) or index >= len(value):
-                return None
-            value = value[index]
-        elif isinstance(value, Mapping):
-            value = value.get(step)
-        else:
-            return None
-    return value
+    if not steps:
+        return value
+    step, rest = steps[0], steps[1:]
+    if not step.startswith("["):
+        return _walk(value.get(step), rest) if isinstance(value, Mapping) else None
+    if not isinstance(value, list):
+        return None
+    if step == "[*]":
+        found = [_walk(item, rest) for item in value]
+        return [item for item in found if item is not None]
+    index = int(step[1:-1])
+    return _walk(value[index], rest) if index < len(value) else None
 
 
 def _format(value: Any, slot: re.Match[str]) -> str:

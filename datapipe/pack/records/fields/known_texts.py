@@ -15,16 +15,20 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.pack.records.fields.field_map import NAN, FieldMap, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource
+from datapipe.pack.records.fields.refusals import TableColumns
 from datapipe.text.conversation import PAIRS
 
 
-def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
-    """Return the text of Donut's `ground_truth`; None if a column is no such.
+def donut_text(table: TableColumns) -> FieldMap | None:
+    """Return the text of Donut's `ground_truth`; None if the table has none.
 
     It is the page's text, or the JSON of its fields, or questions with the first of their answers.
     Source: https://github.com/clovaai/donut, "Data": `{"gt_parse": {...}}`, `{"gt_parse":
     {"text_sequence": ...}}`, or `{"gt_parses": [{"question": ..., "answer": ...}]}`.
     """
+    name = table.names.get("ground_truth")
+    if name is None:
+        return None
 
     def truth_of(value: Any) -> Mapping[str, Any]:
         truth = parse_list(value)
@@ -48,7 +52,7 @@ def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
                 first.setdefault(parse["question"], parse.get("answer"))
         return [{"question": question, "answer": answer} for question, answer in first.items()]
 
-    truths = list(map(truth_of, values))
+    truths = list(map(truth_of, table.columns[name]))
     if all("gt_parses" in truth for truth in truths):
         return FieldMap(messages=FieldSource(name, (name,), turns))
     if all(truth.keys() & {"gt_parse", "gt_parses"} for truth in truths):
@@ -56,17 +60,14 @@ def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
     return None
 
 
-def turns_in_lists(columns: Mapping[str, Sequence[Any]]) -> FieldMap | None:
+def turns_in_lists(table: TableColumns) -> FieldMap | None:
     """Return the turns of a column of objects with a list of questions and one of answers.
 
     `questions: {question: [...], answer: [...]}` of PixMo-Docs, `qa_pairs` of CoSyn-400K.
     Sources: https://huggingface.co/datasets/allenai/pixmo-docs, .../allenai/CoSyn-400K.
     """
-    found = [
-        (name, pair)
-        for name, values in columns.items()
-        if values and (pair := _pair_of_lists(values))
-    ]
+    pairs = {name: _pair_of_lists(table.columns[name]) for name in table.names.values()}
+    found = [(name, pair) for name, pair in pairs.items() if pair]
     if len(found) != 1:
         return None
     ((name, (asked, answered)),) = found
@@ -250,9 +251,7 @@ def _is_there(value: Any) -> bool:
     return value is not None and value == value
 
 
-def choice_sources(
-    columns: Mapping[str, Sequence[Any]], names: Mapping[str, str]
-) -> tuple[tuple[str, FieldSource], ...]:
+def choice_sources(names: Mapping[str, str]) -> tuple[tuple[str, FieldSource], ...]:
     """Return the turns of a table of questions with choices; `names` are columns by lower names."""
     question, listed, right = (
         next((names[name] for name in known if name in names), None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import (
     image_list,
     image_name,
@@ -23,25 +22,6 @@ from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 _MAX_DEPTH = 4
 _MOST_ITEMS = 8  # of a list
 _NAME_FIELD = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
-
-
-def note_unused(
-    record: Mapping[str, Any],
-    images: Sequence[Any],
-    source: str,
-    notes: Notes,
-    remedy: Callable[[str], str] = lambda field: "",
-    *,
-    read: Collection[str] = (),
-) -> None:
-    """Count the fields of a record that hold or name images other than its sample's `images`.
-
-    `source` is the name of the record in messages. `remedy` returns the map that takes the images
-    of a field too, or "". `read` are fields that are read for images.
-    """
-    for name in unused_images(record, images):
-        if name not in read:
-            notes.pass_over(name, source, remedy(name))
 
 
 def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from datapipe.pack.records.reader import (
     checked_object,
     first_entry,
     first_objects,
+    first_of,
     parsed_entries,
 )
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays, read_members
@@ -82,12 +81,9 @@ class CocoReader(CaptionReader):
             raise _without_captions(fitting[0])
         return only_one(survey.raw, captioned, self.what, self.absent)
 
-    def probes(self, path: Path) -> Sequence[str]:
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
         names = [entry.get("file_name") for entry in first_objects(path, "images", PROBED)]
-        return [name for name in names if isinstance(name, str)]
-
-    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
-        return (str,)
+        return [name for name in names if isinstance(name, str)], (str,)
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         arrays = read_member_arrays(path, _ARRAYS)
@@ -166,18 +162,15 @@ class KarpathyReader(CaptionReader):
     def fits(self, path: Path) -> bool:
         return first_entry(path, "images")[1].keys() >= {"filename", "sentences"}
 
-    def probes(self, path: Path) -> Sequence[dict[str, Any]]:
-        return first_objects(path, "images", PROBED)
-
-    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
         # `val2014/COCO_val2014_000000391895.jpg` of `filepath` and `filename`
-        def path(image: Mapping[str, Any]) -> str:
+        def whole(image: Mapping[str, Any]) -> str:
             return name(image) and os.path.join(_text(image.get("filepath")), name(image))
 
         def name(image: Mapping[str, Any]) -> str:
             return _text(image.get("filename"))
 
-        return path, name
+        return first_objects(path, "images", PROBED), (whole, name)
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         splits: Counter[str] = Counter()
@@ -231,28 +224,33 @@ class TextCapsReader(CaptionReader):
         row = first_entry(path, "data")[1]
         return "image_id" in row and _captions_of_row(row) is not None
 
-    def probes(self, path: Path) -> Sequence[dict[str, Any]]:
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
         first: dict[str, dict[str, Any]] = {}
         for row in first_objects(path, "data", _FIRST):
             first.setdefault(str(row.get("image_id")), row)
-        return list(first.values())[:PROBED]
+        probes = list(first.values())[:PROBED]
 
-    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
-        def path(row: Mapping[str, Any]) -> str:
+        def whole(row: Mapping[str, Any]) -> str:
             return _text(row.get("image_path"))
 
         def of_id(spelling: Spelling) -> Spelling:
             return lambda row: spelling(str(row.get("image_id", "")))
 
-        ids = [str(row.get("image_id", "")) for row in probes]
-        return path, lambda row: os.path.basename(path(row)), *map(of_id, spellings_of_names(ids))
+        of_ids = map(of_id, spellings_of_names(list(first)[:PROBED]))
+        return probes, (whole, lambda row: os.path.basename(whole(row)), *of_ids)
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "caption") as (join,):
-            rows = ((number, row) for _, number, row in read_member_arrays(path, {"data"}))
-            join.load(parsed_entries(rows, _parse_row))
+            entries = ((number, row) for _, number, row in read_member_arrays(path, {"data"}))
+            join.load(parsed_entries(entries, _parse_row))
             for image in join.ids():
-                yield _with_rows(path, image, [row for _, row in join.of(image)])
+                rows = [row for _, row in join.of(image)]
+                captions = [caption for row in rows for caption in _captions_of_row(row) or []]
+                rest = {name: value for name, value in rows[0].items() if name not in _ROW}
+                own = [{name: row[name] for name in _ROW[1:] if name in row} for row in rows]
+                record = {**rest, "captions": captions, "annotations": own}
+                source = f"{printable(path.name)}#{printable(image)}"
+                yield Captioned(source, rows[0], captions, rest, record)
             yield from join.rejects(lambda number: f"{printable(path.name)}: data[{number}]")
 
 
@@ -269,14 +267,6 @@ def _parse_row(row: dict[str, Any]) -> tuple[str, Any]:
     return image, row
 
 
-def _with_rows(path: Path, image: str, rows: list[dict[str, Any]]) -> Captioned:
-    captions = [caption for row in rows for caption in _captions_of_row(row) or []]
-    rest = {name: value for name, value in rows[0].items() if name not in _ROW}
-    own = [{name: row[name] for name in _ROW[1:] if name in row} for row in rows]
-    record = {**rest, "captions": captions, "annotations": own}
-    return Captioned(f"{printable(path.name)}#{image}", rows[0], captions, rest, record)
-
-
 class CaptionDictReader(CaptionReader):
     """`{"0001.jpg": "A dog"}`, with lists of captions, objects with `caption`, or bare stems."""
 
@@ -288,14 +278,16 @@ class CaptionDictReader(CaptionReader):
         found = _first_members(path, _PROBES)
         return bool(found) and all(_captions(value) is not None for value in found.values())
 
-    def probes(self, path: Path) -> Sequence[str]:
-        return list(_first_members(path, PROBED))
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
+        names = list(_first_members(path, PROBED))
+        return names, spellings_of_names(names)
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         def names_images(path: Path) -> bool:  # and holds no settings of something else
             names = list(_first_members(path, _PROBES))
-            near = (path, options.image_root, names, self.spellings(names))
-            return all(map(names_image, names)) or are_near(*near)
+            if all(map(names_image, names)):
+                return True
+            return are_near(path, options.image_root, names, spellings_of_names(names))
 
         return list(filter(names_images, super().find(survey, options)))
 
@@ -315,12 +307,7 @@ class CaptionDictReader(CaptionReader):
 
 
 def _first_members(path: Path, most: int) -> dict[str, Any]:
-    """Return the first members of a file's object; fewer where they are long, none if broken."""
-    found: dict[str, Any] = {}
-    # An error is the end of what is looked at in a longer file, or says that it is not one object.
-    with suppress(PackError), closing(read_members(path, most=LOOK)) as members:
-        found.update(islice(members, most))
-    return found
+    return dict(first_of(read_members(path, most=LOOK), most))
 
 
 def _captions(value: Any) -> list[str] | None:

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.roots import PROBED
+from datapipe.pack.records.images.roots import PROBED, Spelling, spellings_of_names
 from datapipe.pack.records.locate import list_files, only_one
 from datapipe.pack.records.reader import Captioned, CaptionReader
 from datapipe.pack.records.streams.text_file import open_text
@@ -228,9 +228,10 @@ class CaptionListReader(CaptionReader):
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
         return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
 
-    def probes(self, path: Path) -> Sequence[str]:
-        names = (line.id for line in islice(_lines(path), _FIRST) if line.id)
-        return list(islice(dict.fromkeys(names), PROBED))
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
+        found = (line.id for line in islice(_lines(path), _FIRST) if line.id)
+        names = list(islice(dict.fromkeys(found), PROBED))
+        return names, spellings_of_names(names)
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "line") as (join,):

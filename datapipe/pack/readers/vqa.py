@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -37,7 +37,13 @@ from datapipe.pack.records.images.roots import (
     spellings_of_names,
 )
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
-from datapipe.pack.records.reader import Captioned, first_entry, parsed_entries, samples_of
+from datapipe.pack.records.reader import (
+    Captioned,
+    first_entry,
+    first_of,
+    parsed_entries,
+    samples_of,
+)
 from datapipe.pack.records.streams.containers import read_file
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
@@ -80,8 +86,7 @@ class QuestionFile:
         return f"{path}: {self.array or 'members'}[{number}]"
 
 
-Questions = tuple[QuestionFile, Path | None, Images]
-"""File of questions, that of their answers if it is another, and the folders of the images."""
+Questions = tuple[QuestionFile, Path | None, Images]  # `Path` is the file of their answers
 
 
 class VqaReader:
@@ -100,7 +105,7 @@ class VqaReader:
 
     def open(self, survey: Survey, options: ReadOptions) -> Questions:
         raw = survey.raw
-        found = find_objects(survey, options, lambda path: _sniff(path) is not None)
+        found = find_objects(survey, options, _sniff)
         if not found:
             if alone := find_objects(survey, options, _holds_answers):
                 raise PackError(
@@ -165,42 +170,40 @@ def _entries(
                 else:
                     turns.append({**body, "answer": answer, "rest": body["rest"] | rest})
             if turns:
-                yield _with_turns(f"{printable(file.path.name)}#{image}", image, turns)
+                messages = [
+                    {"role": role, "content": turn[name]}
+                    for turn in turns
+                    for role, name in (("user", "question"), ("assistant", "answer"))
+                ]
+                said = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
+                record = turns[0]["image"] | said
+                source = f"{printable(file.path.name)}#{image}"
+                yield Captioned(source, image, None, record, record)
         yield from questions.rejects(file.source)
         yield from answers.rejects(answer_source, "questions")
 
 
-def _with_turns(source: str, image: str, turns: Sequence[dict[str, Any]]) -> Captioned:
-    roles = (("user", "question"), ("assistant", "answer"))
-    messages = [{"role": role, "content": turn[name]} for turn in turns for role, name in roles]
-    said = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
-    record = turns[0]["image"] | said
-    return Captioned(source, image, None, record, record)
-
-
 def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
-    found: dict[str, None] = {}
-    for _, value, _ in islice(file.questions(), _FIRST):
-        if isinstance(value, dict) and (field := _image_field(value)):
-            found[str(value[field])] = None
+    questions = [value for _, value, _ in islice(file.questions(), _FIRST)]
+    found = dict.fromkeys(
+        str(value[field])
+        for value in questions
+        if isinstance(value, dict) and (field := _image_field(value))
+    )
     # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
-    return find_images(file.path, raw, options, names, _spellings(file, names))
+    spellings = spellings_of_names(names)
+    if not all(map(names_image, names)):  # ids, of COCO's images or others
+        subtypes = [file.subtype] if file.subtype else ["train2014", "val2014"]
+        coco = [_numbered(f"COCO_{subtype}_", ".jpg") for subtype in subtypes]
+        if file.data_type and file.subtype:
+            coco.append(_numbered(f"{file.data_type}_{file.subtype}_", ".png"))
+        spellings = (*coco, _numbered("", ".jpg"), *spellings)
+    return find_images(file.path, raw, options, names, spellings)
 
 
-def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
-    """Return how files of these ids or names may be called: as COCO calls them, or as they are."""
-
-    def numbered(prefix: str, suffix: str) -> Spelling:
-        return lambda name: f"{prefix}{name:0>12}{suffix}" if name.isdecimal() else ""
-
-    if all(map(names_image, names)):
-        return spellings_of_names(names)
-    subtypes = [file.subtype] if file.subtype else ["train2014", "val2014"]
-    coco = [numbered(f"COCO_{subtype}_", ".jpg") for subtype in subtypes]
-    if file.data_type and file.subtype:
-        coco.append(numbered(f"{file.data_type}_{file.subtype}_", ".png"))
-    return (*coco, numbered("", ".jpg"), *spellings_of_names(names))
+def _numbered(prefix: str, suffix: str) -> Spelling:
+    return lambda name: f"{prefix}{name:0>12}{suffix}" if name.isdecimal() else ""
 
 
 def _question(value: dict[str, Any], name: str) -> tuple[str, Any]:
@@ -253,7 +256,6 @@ def _image_field(question: Mapping[str, Any]) -> str:
 
 
 def _holds_questions(path: Path) -> bool:
-    """Return whether a file holds questions about images, or answers to them; does not raise."""
     return _sniff(path) is not None or _holds_answers(path)
 
 
@@ -266,15 +268,13 @@ def _holds_answers(path: Path) -> bool:
 def _sniff(path: Path) -> QuestionFile | None:
     """Return how a file holds questions, by its start; None if it holds none."""
     for array in _LAYOUTS:
-        with suppress(PackError, OSError), closing(_questions(path, array, LOOK)) as entries:
+        with suppress(OSError):
             most = 1 if array == _OF_IMAGES else _MOST
-            first = [question for _, question in islice(entries, 1)]
-            if not first or not _is_question(first[0]):
-                continue
-            first += [question for _, question in islice(entries, most)]
-            answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
-            members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
-            return QuestionFile(path, array, answered, *members)
+            first = [value for _, value in first_of(_questions(path, array, LOOK), 1 + most)]
+            if first and _is_question(first[0]):
+                answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
+                members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
+                return QuestionFile(path, array, answered, *members)
     return None
 
 

@@ -243,7 +243,7 @@ LOOK = 1 << 20
 """Bytes of a file that tell its format."""
 
 
-def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
+def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], Any]) -> list[Path]:
     """Return the files nearest to the path whose start fits, in order; quick, never raises."""
     with suppress(OSError):
         for level in levels(survey, options.include, _QUICK):

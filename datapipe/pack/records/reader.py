@@ -6,7 +6,7 @@ its path where it had one, else as `image:N`, where N counts the images of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -27,7 +27,7 @@ from datapipe.pack.input.raw_sample import (
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import named_blob
-from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.roots import Images, Spelling, find_images
 from datapipe.pack.records.images.unused import map_of_turns, unused_images
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import checked_record, kind_of
@@ -207,12 +207,9 @@ class CaptionReader:
         """Yield the images of a file, in order."""
         raise NotImplementedError
 
-    def probes(self, path: Path) -> Sequence[Any]:
-        """Return what the file says of its first images; texts by default."""
+    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
+        """Return what the file says of its first images, and how these may be spelled."""
         raise NotImplementedError
-
-    def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
-        return spellings_of_names(probes)
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         """Return the files that are meant; must be quick and not raise."""
@@ -229,9 +226,7 @@ class CaptionReader:
 
     def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
         path = self.choose(survey, options)
-        probes = self.probes(path)
-        images = find_images(path, survey.raw, options, probes, self.spellings(probes))
-        return CaptionFile(path, images)
+        return CaptionFile(path, find_images(path, survey.raw, options, *self.images(path)))
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         mark = self.marks[options.captions in ("first", "join")]
@@ -259,11 +254,19 @@ def samples_of(
     return each_record(((item.source, item) for item in items), samples)
 
 
+def first_of(entries: Generator[T], most: int) -> list[T]:
+    """Return the first entries of a file, or as many as can be read."""
+    found: list[T] = []
+    with suppress(PackError), closing(entries):
+        found.extend(islice(entries, most))
+    return found
+
+
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:
     """Return the first entry of some arrays, with its array; ("", {}) if it is no object."""
-    with suppress(PackError), closing(read_member_arrays(path, names, most=most)) as entries:
-        name, _, entry = next(entries, ("", 0, None))
-        return (name, entry) if isinstance(entry, dict) else ("", {})
+    for name, _, entry in first_of(read_member_arrays(path, names, most=most), 1):
+        if isinstance(entry, dict):
+            return name, entry
     return "", {}
 
 

@@ -13,16 +13,10 @@ from typing import NamedTuple, cast
 from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.field_names import IMAGE_FOLDERS
+from datapipe.pack.input import parallel_folders
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extension, why_not_packed
 from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
-from datapipe.pack.input.parallel_folders import (
-    LABELS,
-    FileGroup,
-    ParallelFolders,
-    is_text,
-    merged_groups,
-)
 from datapipe.pack.input.raw_sample import (
     Blob,
     RawSample,
@@ -117,7 +111,7 @@ class ImageTree:
         self.of_images = False
         self._ignore = parse_ignore(options.ignore)
         self.is_picture = survey.is_picture
-        self.parallel = ParallelFolders(
+        self.parallel = parallel_folders.ParallelFolders(
             survey=survey, files=lambda folder: self._list(folder)[0], include=self.takes_text
         )
         if self.include is not None:
@@ -126,7 +120,7 @@ class ImageTree:
                 for name in folder.files:
                     if self.matches(folder.below + name):
                         self.of_images |= self.is_picture(name)
-                        texts |= is_text(name)
+                        texts |= parallel_folders.is_text(name)
             if not (self.of_images or texts):
                 raise PackError(
                     f"{survey.raw}: --include {options.include!r} matches neither an image nor a "
@@ -200,7 +194,7 @@ class _Samples:
                 )
             elif text.reports:
                 second = "texts of images that have others beside them"
-                reason = LABELS if text.kind == "labels" else second
+                reason = parallel_folders.LABELS if text.kind == "labels" else second
                 for name in text.names:
                     self._leave_out(self._tree.below(text.folder) + name, reason)
         taken = [text for text in texts if text.kind == "taken"]
@@ -208,7 +202,7 @@ class _Samples:
         parallel, path = self._tree.parallel, folder.path
         reported = [text for text in taken if text.reports]
         shared = [names for text in reported for names in parallel.others_that_take(text, path)]
-        for group in merged_groups(folder.files, taken, shared):
+        for group in parallel_folders.merged_groups(folder.files, taken, shared):
             yield from self._read_group(folder, group, labels)
 
     def _are_labels(self, folder: TreeFolder) -> bool:
@@ -229,10 +223,7 @@ class _Samples:
 
     # Paths are strings here: building a `Path` costs more than all else that is done for a file.
     def _read_group(
-        self,
-        folder: TreeFolder,
-        group: FileGroup,
-        labels: bool,
+        self, folder: TreeFolder, group: parallel_folders.FileGroup, labels: bool
     ) -> Iterator[RawSample | Reject]:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
@@ -255,7 +246,7 @@ class _Samples:
         for name, text in others:
             stem, ext = split_extension(name)
             above = tree.below(text.folder)
-            fits = is_text(name) and tree.takes_text(above + name)
+            fits = parallel_folders.is_text(name) and tree.takes_text(above + name)
             if fits and stem in stems:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
@@ -303,7 +294,7 @@ class _Samples:
     ) -> Iterator[Reject]:
         """Yield the reject of a file that no sample has, unless it is noted as no data."""
         tree, source = self._tree, below + name
-        if not tree.matches(source) and (tree.of_images or is_text(name)):
+        if not tree.matches(source) and (tree.of_images or parallel_folders.is_text(name)):
             if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")
             return
@@ -314,7 +305,7 @@ class _Samples:
         if is_paper(name):
             reason = "no data"
         elif labels and ext in TEXT_EXTENSIONS:
-            reason = LABELS
+            reason = parallel_folders.LABELS
         elif (not text and kind_of_name(name)) or (ext == "json" and alone and seems_records(path)):
             reason = "records, which the format folder does not read"
         elif alone and are_names_alone(start_of(path)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -43,7 +44,6 @@ from datapipe.pack.records.streams.record_files import (
 from datapipe.pack.records.videos import raw_pictures, take_videos, without_videos
 
 T = TypeVar("T")
-Made = TypeVar("Made")
 Record = Mapping[str, Any]
 Samples = Iterable[RawSample]
 
@@ -72,7 +72,9 @@ class RecordReader:
 
     def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawInput]:
         for part in source.parts():
-            make = SampleMaker(self.unpack, part.images, options.key_from, options.videos)
+            sample_of = partial(
+                _sample_of, self.unpack, part.images, options.key_from, options.videos
+            )
             # A video ends the chunk of a worker, so videos have to be known here.
             as_text = options.deferred and not options.videos
             are_json = all(kind_of(path) == "json" for path in part.files)
@@ -80,60 +82,55 @@ class RecordReader:
                 if isinstance(record, Reject):
                     yield record
                 elif isinstance(record, JsonText):
-                    yield RawRecord(name, record, len(record.text), make.parse)
+                    yield RawRecord(name, record, len(record.text), sample_of)
                 else:
-                    sample, unused = make(name, record)
+                    sample, unused = sample_of(name, record)
                     for field, remedy in unused:
                         options.notes.pass_over(field, name, remedy)
                     yield sample
 
 
-class SampleMaker(NamedTuple):
-    """Function from a record to its sample, for this process or a worker."""
-
-    unpack: Callable[[Record], tuple[list[Any], Record]]  # as of the reader
-    images: Images
-    key_from: str | None
-    videos: bool
-
-    def parse(self, source: str, text: JsonText) -> RecordSample:
-        """Return the sample of a record that is still text."""
-        try:
-            source, record = checked_record(source, text.parse())
-        except RecursionError as error:
-            return RecordSample(rejected(source, error))
-        return RecordSample(record) if isinstance(record, Reject) else self(source, record)
-
-    def __call__(self, source: str, record: Record) -> RecordSample:
-        unused: list[tuple[str, str]] = []  # those of a record that is refused count too
-        try:
-            sample: RawSample | Reject = self._sample(source, record, unused)
-        except (SampleError, RecursionError) as error:
-            sample = rejected(source, error)
-        return RecordSample(sample, tuple(unused))
-
-    def _sample(self, source: str, record: Record, unused: list[tuple[str, str]]) -> RawSample:
-        record, videos = take_videos(record) if self.videos else (record, [])
-        values, rest = self.unpack(record)
+def _sample_of(
+    unpack: Callable[[Record], tuple[list[Any], Record]],
+    images: Images,
+    key_from: str | None,
+    wants_videos: bool,
+    source: str,
+    record: Record | JsonText,
+) -> RecordSample:
+    """Return the sample of a record that a reader unpacks, here or in a worker."""
+    sample: RawSample | Reject
+    unused: list[tuple[str, str]] = []  # those of a record that is refused count too
+    try:
+        if isinstance(record, JsonText):
+            source, parsed = checked_record(source, record.parse())
+            if isinstance(parsed, Reject):
+                return RecordSample(parsed)
+            record = parsed
+        record, videos = take_videos(record) if wants_videos else (record, [])
+        values, rest = unpack(record)
         fields = without_videos(record) if videos else record
         remedy = map_of_turns(record, values)
         unused += [(field, remedy(field)) for field in unused_images(fields, values)]
         kept, others = plain(rest)
-        key = key_of_record(record, self.key_from)
-        pictures = raw_pictures(values, videos, self.images, source)
-        return RawSample(source, pictures, record=kept, others=others, key=key)
+        key = key_of_record(record, key_from)
+        pictures = raw_pictures(values, videos, images, source)
+        sample = RawSample(source, pictures, record=kept, others=others, key=key)
+    except (SampleError, RecursionError) as error:
+        sample = rejected(source, error)
+    return RecordSample(sample, tuple(unused))
 
 
 def each_record(
-    records: Iterable[tuple[str, T | Reject]], make: Callable[[str, T], Iterable[Made]]
-) -> Iterator[Made | Reject]:
-    """Yield what is made of each source and record; records that are refused as rejects."""
+    records: Iterable[tuple[str, T | Reject]], samples: Callable[[str, T], Iterable[RawSample]]
+) -> Iterator[RawSample | Reject]:
+    """Yield the samples of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
             yield record
             continue
         try:
-            yield from make(source, record)
+            yield from samples(source, record)
         except (SampleError, RecursionError) as error:
             yield rejected(source, error)
 
@@ -177,11 +174,7 @@ class Captioned(NamedTuple):
     record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
 
 
-class CaptionFile(NamedTuple):
-    """File of captions, and the folders of its images."""
-
-    path: Path
-    images: Images
+CaptionFile = tuple[Path, Images]  # a file of captions, and the folders of its images
 
 
 class CaptionReader:
@@ -226,14 +219,15 @@ class CaptionReader:
 
     def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
         path = self.choose(survey, options)
-        return CaptionFile(path, find_images(path, survey.raw, options, *self.images(path)))
+        return path, find_images(path, survey.raw, options, *self.images(path))
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         mark = self.marks[options.captions in ("first", "join")]
-        return sum(count_marks(source.path, mark.encode())) if mark else None
+        return sum(count_marks(source[0], mark.encode())) if mark else None
 
     def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        return samples_of(self.entries(source.path, options), source.images, options)
+        path, images = source
+        return samples_of(self.entries(path, options), images, options)
 
 
 def samples_of(

@@ -13,14 +13,9 @@ from typing import Any, BinaryIO
 from datapipe.errors import PackError
 from datapipe.pack.input.file_kinds import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.records.streams import parquet_records
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
 from datapipe.pack.records.streams.json_stream import read_json
-from datapipe.pack.records.streams.parquet_records import (
-    count_rows,
-    first_row,
-    open_parquet,
-    read_parquet,
-)
 from datapipe.pack.records.streams.text_file import open_text
 
 _SAMPLE = 4 << 20
@@ -45,7 +40,7 @@ def read_file(path: Path, name: str, *, as_text: bool = False) -> Generator[tupl
 def estimate_file(path: Path) -> int:
     """Estimate how many records a file has: of Parquet all, of others as many as its start has."""
     if kind_of(path) == "parquet":
-        return count_rows(path)
+        return parquet_records.count_rows(path)
     with open_text(path) as file:
         start = file.read(_SAMPLE)
         whole = not file.read(1)
@@ -60,7 +55,7 @@ def estimate_file(path: Path) -> int:
 def first_record(path: Path) -> dict[str, Any] | None:
     """Return the first record that can be read, among the first few; None where there is none."""
     if kind_of(path) == "parquet":
-        return first_row(path)
+        return parquet_records.first_row(path)
     return next(first_records(path), None)
 
 
@@ -76,7 +71,7 @@ def cannot_be_read(path: Path) -> bool:
     """Return whether a file is damaged as a whole, not fetched, or not UTF-8."""
     try:
         if kind_of(path) == "parquet":
-            open_parquet(path).close()
+            parquet_records.open_parquet(path).close()
         else:
             with open_text(path):
                 pass
@@ -100,7 +95,7 @@ def not_utf8(path: Path) -> str:
 
 def _records(path: Path, name: str, as_text: bool) -> Iterator[Any]:
     if kind_of(path) == "parquet":
-        yield from read_parquet(path, name)
+        yield from parquet_records.read_parquet(path, name)
         return
     with open_text(path) as file:
         yield from _read_text(file, path, name, as_text=as_text)

@@ -15,15 +15,7 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import is_image_struct, may_be_path, names_in
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
-from datapipe.pack.records.streams.containers import (
-    cannot_be_read,
-    estimate_file,
-    first_record,
-    first_records,
-    kind_of,
-    not_utf8,
-    read_file,
-)
+from datapipe.pack.records.streams import containers
 from datapipe.pack.records.streams.json_stream import NotRecordsError
 
 Fits = Callable[[Mapping[str, Any]], bool]
@@ -51,7 +43,7 @@ class RecordFiles:
 
     def estimate(self) -> int:
         """Estimate how many records there are: exactly for Parquet, after a sample for others."""
-        return sum(map(estimate_file, self.files))
+        return sum(map(containers.estimate_file, self.files))
 
     def read(self, *, as_text: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield every record with its source, such as `data.jsonl#17`, counted from 0 in a file.
@@ -59,7 +51,7 @@ class RecordFiles:
         A record is an object or a `Reject`; with `as_text`, those of JSON come as their `JsonText`.
         """
         for path in self.files:
-            yield from read_file(path, name_below(self.raw, path), as_text=as_text)
+            yield from containers.read_file(path, name_below(self.raw, path), as_text=as_text)
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, Any] | Reject]]:
         return self.read()
@@ -89,8 +81,8 @@ def is_unreadable(survey: Survey, options: ReadOptions) -> bool:
     except OSError:
         return False
     if survey.is_folder:  # other damaged files may be beside data of any kind
-        paths = [path for path in paths if kind_of(path) == "parquet"]
-    return bool(paths) and all(map(cannot_be_read, paths))
+        paths = [path for path in paths if containers.kind_of(path) == "parquet"]
+    return bool(paths) and all(map(containers.cannot_be_read, paths))
 
 
 def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
@@ -102,7 +94,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
     """
     raw = survey.raw
     # Records of a JSON file may differ: those of a file that was named are judged one by one.
-    judged_singly = survey.is_file and kind_of(raw) == "json"
+    judged_singly = survey.is_file and containers.kind_of(raw) == "json"
     seen: list[str] = []
     damaged: PackError | None = None
     for level in levels(survey, options.include):
@@ -121,7 +113,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
             if judged_singly or (record is not None and fits(record)):
                 fitting.append(group)
             elif record is None:
-                fault = not_utf8(group.files[0]) or "no record that can be read"
+                fault = containers.not_utf8(group.files[0]) or "no record that can be read"
                 others.append(f"{group.pattern}: {fault}")
             else:
                 fields = ", ".join(map(repr, list(record)[:12]))
@@ -192,7 +184,7 @@ def _plain(value: Any, kept: list[bytes], left: int = _DEEPEST) -> Any:
 
 def first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
     """Return the first record of several files that can be read."""
-    records = (survey.look(first_record, path) for path in files)
+    records = (survey.look(containers.first_record, path) for path in files)
     return next((record for record in records if record is not None), None)
 
 
@@ -201,7 +193,7 @@ def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
 
     With `videos`, paths of videos too.
     """
-    for record in first_records(path):
+    for record in containers.first_records(path):
         values = [
             v for value in record.values() for v in (value if isinstance(value, list) else [value])
         ]

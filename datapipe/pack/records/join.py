@@ -147,13 +147,17 @@ def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:
     if not survey.is_folder:
         raise PackError(f"--join joins tables of a folder, and {raw} is none; give their folder")
     found = {path: (group, record) for path, group, record in _groups(survey, None)}
-    ranked = [
-        (_holds_images(record, names), group, names)
-        for group, record in found.values()
-        if image_key in record and (names := _image_columns(record, options))
-    ]
-    most = max((rank for rank, *_ in ranked), default=False)
-    images = [(group, names) for rank, group, names in ranked if rank == most]
+    naming: list[tuple[RecordGroup, list[str]]] = []
+    holding: list[tuple[RecordGroup, list[str]]] = []
+    for group, record in found.values():
+        names = image_columns(columns_of_record(record))
+        if (named := options.image_column) is not None and named in record:
+            names = [named]
+        if image_key in record and names:
+            values = map(record.get, names)
+            holds = any(is_image(v) or isinstance(v, bytes) or is_image_struct(v) for v in values)
+            (holding if holds else naming).append((group, names))
+    images = holding or naming
     taken = {path for group, _ in images for path in group.files}
     texts = [
         group
@@ -197,18 +201,6 @@ def _groups(
                 continue  # such as a JSON object beside the tables
             if record is not None:
                 yield name_below(survey.raw, group.files[0]), group, record
-
-
-def _image_columns(record: Mapping[str, Any], options: ReadOptions) -> list[str]:
-    if (named := options.image_column) is not None and named in record:
-        return [named]
-    return image_columns(columns_of_record(record))
-
-
-def _holds_images(record: Mapping[str, Any], names: list[str]) -> bool:
-    return any(
-        is_image(v) or isinstance(v, bytes) or is_image_struct(v) for v in map(record.get, names)
-    )
 
 
 def _id(record: Mapping[str, Any], key: str) -> str:

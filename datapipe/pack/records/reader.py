@@ -110,8 +110,8 @@ def _sample_of(
         record, videos = take_videos(record) if wants_videos else (record, [])
         values, rest = unpack(record)
         fields = without_videos(record) if videos else record
-        remedy = map_of_turns(record, values)
-        unused += [(field, remedy(field)) for field in unused_images(fields, values)]
+        for field in unused_images(fields, values):
+            unused.append((field, map_of_turns(record, values, field)))
         kept, others = plain(rest)
         key = key_of_record(record, key_from)
         pictures = raw_pictures(values, videos, images, source)

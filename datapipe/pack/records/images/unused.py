@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from datapipe.pack.records.images.fields import (
@@ -56,35 +56,27 @@ def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
     found = unused_images(record, images)
     if not found:
         return ""
-    remedy = map_of_turns(record, images)(found[0])
+    remedy = map_of_turns(record, images, found[0])
     taken = f", which --map '{remedy}' takes too" if remedy else ""
     return f"; others are in `{found[0]}`{taken}"
 
 
-def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
-    """Return a function from a field to the map of a conversation that takes its images too.
+def map_of_turns(record: Mapping[str, Any], images: Sequence[Any], field: str) -> str:
+    """Return the map of a conversation with `images` that takes those of another field too.
 
-    The map is "" if the text marks the places of its images and has none for those of the field.
+    It is "" if the text marks the places of its images and has none for those of the field.
     """
-
-    def remedy(field: str) -> str:
-        turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
-        taken = [name for name, value in record.items() if value and _is_taken(value, images)]
-        if turns is None or (images and not taken):  # the images stand in the turns
-            return ""
-        further = len(image_list(record[field])) if field in record else 1
-        texts = [turn.text for turn in read_turns(record[turns]) or ()]
-        places = sum(text.count(IMAGE_PLACE) for text in mark_all(texts, len(images)))
-        if places and places != len(images) + further:
-            return ""
-        return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={turns}"])
-
-    return remedy
-
-
-def _is_taken(value: Any, images: Sequence[Any]) -> bool:
-    first = value[0] if isinstance(value, list | tuple) else value
-    return any(first is image for image in images)
+    turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
+    held = [(name, image_list(value)) for name, value in record.items() if value]
+    taken = [name for name, (first, *_) in held if any(first is image for image in images)]
+    if turns is None or (images and not taken):  # the images stand in the turns
+        return ""
+    further = len(image_list(record[field])) if field in record else 1
+    texts = [turn.text for turn in read_turns(record[turns]) or ()]
+    places = sum(text.count(IMAGE_PLACE) for text in mark_all(texts, len(images)))
+    if places and places != len(images) + further:
+        return ""
+    return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={turns}"])
 
 
 def _is_one_of(path: str, names: Sequence[str]) -> bool:

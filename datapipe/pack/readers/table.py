@@ -9,7 +9,7 @@ in `records/columns.py`, or said by `--map`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -295,11 +295,11 @@ def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images
 
 def _sample(
     fields: FieldMap, files: Images, options: ReadOptions, source: str, record: Record
-) -> tuple[RawSample, list[str]]:
+) -> tuple[RawSample, Sequence[str]]:
     """Return a row without its captions, and these."""
     record, videos = take_videos(fields.with_videos(record)) if options.videos else (record, [])
     mapped = fields.read(record, files)
-    if mapped.turns and options.map is None:
+    if fields.has_turns and options.map is None:
         refuse_bad_answer(record, {field for each in fields.sources for field in each.fields})
     read = {image.label for image in fields.images if image.kind == "field"}
     pictured = without_videos(record) if videos else record
@@ -311,14 +311,14 @@ def _sample(
     images = raw_pictures(mapped.images, videos, files, source)
     kept, others = plain(mapped.record)
     # Packing checks the record next, and media given as bytes have left it then.
-    if mapped.turns and others and not videos:
+    if fields.has_turns and others and not videos:
         conversation(mapped.record, images=len(images))
     # A record is kept where it says more than the images' names and the caption do.
     caption = fields.caption
     said = {f for image in fields.images if image.kind == "field" for f in image.fields}
     if caption and caption.kind == "field" and not isinstance(caption.get(record), list):
         said |= {*caption.fields}
-    whole = kept if mapped.turns or record.keys() - said else None
+    whole = kept if fields.has_turns or record.keys() - said else None
     sample = RawSample(source, images, None, whole, others, key_of_record(record, options.key_from))
     return sample, mapped.captions
 

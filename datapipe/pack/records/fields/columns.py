@@ -100,14 +100,14 @@ def infer(
         known = next(filter(None, layouts), FieldMap())
         found = replace(known, images=images, recognised=image is None)
     if image is None and text is None and not images:
-        table.refuse_named_images(has_turns=bool(found.turns or found.messages))
+        table.refuse_named_images(has_turns=found.has_turns)
     if not found.sources:
         raise PackError(
             f"{raw}: no column is known to hold images or text (all columns: {listed(columns)}); "
             "name them with --image-column and --text-column, or with --map "
             "'image=COLUMN,user=COLUMN,assistant=COLUMN'"
         )
-    if text is None and images and not (found.turns or found.messages or found.caption):
+    if text is None and images and not (found.has_turns or found.caption):
         if labels := label_columns({n: v for n, v in columns.items() if n not in held}):
             notes.decide(f"no column is taken as text; --map 'caption={labels[0]}' takes labels")
     elif text is None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
@@ -65,6 +65,10 @@ class FieldMap:
         return tuple(source for _, source in self.items)
 
     @property
+    def has_turns(self) -> bool:
+        return bool(self.turns or self.messages)
+
+    @property
     def fields(self) -> frozenset[str]:
         """Names of the record's own fields that it reads."""
         return frozenset(name for source in self.sources for name in source.fields)
@@ -92,9 +96,9 @@ class FieldMap:
         named = {n: _class_name(record[n], c, n) for n, c in self.classes.items() if n in record}
         said = {**record, **named} if named else record
         if (captions := self.caption_of(said)) is not None:
-            return Mapped(images=images, captions=captions, record=kept)
-        if not self.turns and self.messages is None:
-            return Mapped(images=images, record=kept)
+            return Mapped(images, kept, captions)
+        if not self.has_turns:
+            return Mapped(images, kept)
         unpacked: dict[str, Any] = {"messages": self.messages_of(said)}
         if images:
             unpacked["images"] = images
@@ -102,7 +106,7 @@ class FieldMap:
             unpacked[VIDEO_FIELD] = record[VIDEO_FIELD]
         found, turns = unpack_turns(unpacked, "messages")
         kept = {**kept, "messages": turns["messages"]}
-        return Mapped(images=found, record=kept, turns=True, in_turns=bool(found and not images))
+        return Mapped(found, kept, in_turns=bool(found and not images))
 
     def with_videos(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the record with the videos of the map in its field `videos`."""
@@ -145,15 +149,13 @@ class FieldMap:
         return turns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mapped:
+class Mapped(NamedTuple):
     """Images and text of a record, as a map gives them."""
 
     images: list[Any]  # as the record holds them, in order
     record: Mapping[str, Any]  # with names in the places of images, and the turns as `messages`
-    captions: list[str] = field(default_factory=list)  # of the images, where the text is a caption
-    turns: bool = False  # whether there are turns
-    in_turns: bool = False  # whether these hold the images, and not the fields of the map
+    captions: Sequence[str] = ()  # of the images, where the text is a caption
+    in_turns: bool = False  # whether the turns hold the images, and not the fields of the map
 
 
 def parse_map(text: str) -> FieldMap:

@@ -19,7 +19,7 @@ from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
+from datapipe.pack.records.images.roots import PROBED, Spelled, are_near, spelled
 from datapipe.pack.records.images.unused import unused_images
 from datapipe.pack.records.locate import LOOK, only_one
 from datapipe.pack.records.reader import (
@@ -81,9 +81,9 @@ class CocoReader(CaptionReader):
             raise _without_captions(fitting[0])
         return only_one(survey.raw, captioned, self.what, self.absent)
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        names = [entry.get("file_name") for entry in first_objects(path, "images", PROBED)]
-        return [name for name in names if isinstance(name, str)], (str,)
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        names = (entry.get("file_name") for entry in first_objects(path, "images", PROBED))
+        return [(name,) for name in names if isinstance(name, str)]
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         arrays = read_member_arrays(path, _ARRAYS)
@@ -132,7 +132,7 @@ def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
     bodies = [body for _, body in join.of(id)]
     captions = [caption for caption, _ in bodies]
     record = {**image, "captions": captions, "annotations": [rest for _, rest in bodies]}
-    return Captioned(f"{printable(path.name)}#{id}", file_name, captions, image, record)
+    return Captioned(f"{printable(path.name)}#{id}", (file_name,), captions, image, record)
 
 
 def _annotation(annotation: dict[str, Any]) -> tuple[str, Any]:
@@ -162,15 +162,8 @@ class KarpathyReader(CaptionReader):
     def fits(self, path: Path) -> bool:
         return first_entry(path, "images")[1].keys() >= {"filename", "sentences"}
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        # `val2014/COCO_val2014_000000391895.jpg` of `filepath` and `filename`
-        def whole(image: Mapping[str, Any]) -> str:
-            return name(image) and os.path.join(_text(image.get("filepath")), name(image))
-
-        def name(image: Mapping[str, Any]) -> str:
-            return _text(image.get("filename"))
-
-        return first_objects(path, "images", PROBED), (whole, name)
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        return [_spelled_image(image) for image in first_objects(path, "images", PROBED)]
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         splits: Counter[str] = Counter()
@@ -184,7 +177,7 @@ class KarpathyReader(CaptionReader):
                 splits[split] += 1
                 name = f"{split}/{name}"
             source = f"{printable(path.name)}#{printable(name)}"
-            yield Captioned(source, image, captions, fields=image, record=image)
+            yield Captioned(source, _spelled_image(image), captions, image, image)
         if len(splits) > 1:
             counts = ", ".join(f"{split} {count:,}" for split, count in splits.most_common())
             first = f"{printable(path.name)}#{printable(splits.most_common()[0][0])}/"
@@ -192,6 +185,12 @@ class KarpathyReader(CaptionReader):
                 f"images of all splits are packed ({counts}); a loader takes one of them with "
                 f"where='source.startswith(\"{first}\")'"
             )
+
+
+def _spelled_image(image: Mapping[str, Any]) -> Spelled:
+    # `val2014/COCO_val2014_000000391895.jpg` of `filepath` and `filename`
+    name = _text(image.get("filename"))
+    return name and os.path.join(_text(image.get("filepath")), name), name
 
 
 def _sentences(image: dict[str, Any]) -> list[str]:
@@ -224,20 +223,11 @@ class TextCapsReader(CaptionReader):
         row = first_entry(path, "data")[1]
         return "image_id" in row and _captions_of_row(row) is not None
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        first: dict[str, dict[str, Any]] = {}
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        first: dict[str, Spelled] = {}
         for row in first_objects(path, "data", _FIRST):
-            first.setdefault(str(row.get("image_id")), row)
-        probes = list(first.values())[:PROBED]
-
-        def whole(row: Mapping[str, Any]) -> str:
-            return _text(row.get("image_path"))
-
-        def of_id(spelling: Spelling) -> Spelling:
-            return lambda row: spelling(str(row.get("image_id", "")))
-
-        of_ids = map(of_id, spellings_of_names(list(first)[:PROBED]))
-        return probes, (whole, lambda row: os.path.basename(whole(row)), *of_ids)
+            first.setdefault(str(row.get("image_id")), _spelled_row(row))
+        return list(first.values())[:PROBED]
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "caption") as (join,):
@@ -250,8 +240,13 @@ class TextCapsReader(CaptionReader):
                 own = [{name: row[name] for name in _ROW[1:] if name in row} for row in rows]
                 record = {**rest, "captions": captions, "annotations": own}
                 source = f"{printable(path.name)}#{printable(image)}"
-                yield Captioned(source, rows[0], captions, rest, record)
+                yield Captioned(source, _spelled_row(rows[0]), captions, rest, record)
             yield from join.rejects(lambda number: f"{printable(path.name)}: data[{number}]")
+
+
+def _spelled_row(row: Mapping[str, Any]) -> Spelled:
+    path = _text(row.get("image_path"))
+    return path, os.path.basename(path), *spelled(str(row.get("image_id", "")))
 
 
 def _captions_of_row(row: Mapping[str, Any]) -> list[str] | None:
@@ -278,16 +273,14 @@ class CaptionDictReader(CaptionReader):
         found = _first_members(path, _PROBES)
         return bool(found) and all(_captions(value) is not None for value in found.values())
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        names = list(_first_members(path, PROBED))
-        return names, spellings_of_names(names)
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        return list(map(spelled, _first_members(path, PROBED)))
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         def names_images(path: Path) -> bool:  # and holds no settings of something else
-            names = list(_first_members(path, _PROBES))
-            if all(map(names_image, names)):
-                return True
-            return are_near(path, options.image_root, names, spellings_of_names(names))
+            names = _first_members(path, _PROBES)
+            root = options.image_root
+            return all(map(names_image, names)) or are_near(path, root, map(spelled, names))
 
         return list(filter(names_images, super().find(survey, options)))
 
@@ -303,7 +296,7 @@ class CaptionDictReader(CaptionReader):
             record = {"image": name, **value} if isinstance(value, dict) else None
             for field in unused_images(record or {}, [name]):
                 options.notes.pass_over(field, source, "")
-            yield Captioned(source, name, captions, record or {"image": name}, record)
+            yield Captioned(source, spelled(name), captions, record or {"image": name}, record)
 
 
 def _first_members(path: Path, most: int) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
-from datapipe.pack.records.images.roots import PROBED, Spelling, spellings_of_names
+from datapipe.pack.records.images.roots import PROBED, Spelled, spelled
 from datapipe.pack.records.locate import list_files, only_one
 from datapipe.pack.records.reader import Captioned, CaptionReader
 from datapipe.pack.records.streams.text_file import open_text
@@ -228,10 +228,9 @@ class CaptionListReader(CaptionReader):
     def choose(self, survey: Survey, options: ReadOptions) -> Path:
         return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        found = (line.id for line in islice(_lines(path), _FIRST) if line.id)
-        names = list(islice(dict.fromkeys(found), PROBED))
-        return names, spellings_of_names(names)
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        names = (line.id for line in islice(_lines(path), _FIRST) if line.id)
+        return list(map(spelled, islice(dict.fromkeys(names), PROBED)))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "line") as (join,):
@@ -239,7 +238,7 @@ class CaptionListReader(CaptionReader):
             for image in join.ids():
                 captions = [caption for _, caption in join.of(image)]
                 source = f"{printable(path.name)}#{printable(image)}"
-                yield Captioned(source, image, captions, {"image": image})
+                yield Captioned(source, spelled(image), captions, {"image": image})
             yield from join.rejects(lambda number: f"{printable(path.name)}:{number}")
 
 

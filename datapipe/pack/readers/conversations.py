@@ -248,7 +248,7 @@ def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
     """Find the folder of the images; many may never have been downloaded."""
     names = [name for record in first_records(path) for name in _names(record)]
     try:
-        return find_images(path, raw, options, names[:_PROBED], (str,))
+        return find_images(path, raw, options, names[:_PROBED])
     except PackError as error:
         raise PackError(
             f"{error}, or download them first: `raw_url` of each, as its `image_name`"

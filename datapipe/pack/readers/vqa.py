@@ -29,13 +29,7 @@ from datapipe.pack.input.disk_join import disk_join, identity
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
-from datapipe.pack.records.images.roots import (
-    PROBED,
-    Images,
-    Spelling,
-    find_images,
-    spellings_of_names,
-)
+from datapipe.pack.records.images.roots import PROBED, Images, Spelled, find_images, spelled
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.reader import (
     Captioned,
@@ -178,7 +172,7 @@ def _entries(
                 said = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
                 record = turns[0]["image"] | said
                 source = f"{printable(file.path.name)}#{image}"
-                yield Captioned(source, image, None, record, record)
+                yield Captioned(source, _spelled(file, image), None, record, record)
         yield from questions.rejects(file.source)
         yield from answers.rejects(answer_source, "questions")
 
@@ -192,18 +186,19 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
     )
     # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
-    spellings = spellings_of_names(names)
-    if not all(map(names_image, names)):  # ids, of COCO's images or others
-        subtypes = [file.subtype] if file.subtype else ["train2014", "val2014"]
-        coco = [_numbered(f"COCO_{subtype}_", ".jpg") for subtype in subtypes]
-        if file.data_type and file.subtype:
-            coco.append(_numbered(f"{file.data_type}_{file.subtype}_", ".png"))
-        spellings = (*coco, _numbered("", ".jpg"), *spellings)
-    return find_images(file.path, raw, options, names, spellings)
+    return find_images(file.path, raw, options, [_spelled(file, name) for name in names])
 
 
-def _numbered(prefix: str, suffix: str) -> Spelling:
-    return lambda name: f"{prefix}{name:0>12}{suffix}" if name.isdecimal() else ""
+def _spelled(file: QuestionFile, image: str) -> Spelled:
+    """Return the names that the file of an image may have: as COCO has them, or as it is called."""
+    if names_image(image):
+        return spelled(image)
+    subtypes = [file.subtype] if file.subtype else ["train2014", "val2014"]
+    coco = [f"COCO_{subtype}_{image:0>12}.jpg" for subtype in subtypes]
+    if file.data_type and file.subtype:
+        coco.append(f"{file.data_type}_{file.subtype}_{image:0>12}.png")
+    coco.append(f"{image:0>12}.jpg")
+    return [name if image.isdecimal() else "" for name in coco] + [*spelled(image)]
 
 
 def _question(value: dict[str, Any], name: str) -> tuple[str, Any]:

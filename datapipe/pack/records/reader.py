@@ -28,7 +28,7 @@ from datapipe.pack.input.raw_sample import (
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import named_blob
-from datapipe.pack.records.images.roots import Images, Spelling, find_images
+from datapipe.pack.records.images.roots import Images, Spelled, find_images
 from datapipe.pack.records.images.unused import map_of_turns, unused_images
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import checked_record, kind_of
@@ -166,7 +166,7 @@ class Captioned(NamedTuple):
     """An image with its captions."""
 
     source: str  # where it came from
-    image: Any  # what the annotation says of the image, as the spellings of `Images` take it
+    image: Spelled
     # In order; blank ones do not count, and an image without any is rejected; None if the record
     # has the text
     captions: list[str] | None
@@ -200,8 +200,8 @@ class CaptionReader:
         """Yield the images of a file, in order."""
         raise NotImplementedError
 
-    def images(self, path: Path) -> tuple[Sequence[Any], Sequence[Spelling]]:
-        """Return what the file says of its first images, and how these may be spelled."""
+    def first_images(self, path: Path) -> Sequence[Spelled]:
+        """Return the first images that a file names, each once."""
         raise NotImplementedError
 
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
@@ -219,7 +219,7 @@ class CaptionReader:
 
     def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
         path = self.choose(survey, options)
-        return path, find_images(path, survey.raw, options, *self.images(path))
+        return path, find_images(path, survey.raw, options, self.first_images(path))
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
         mark = self.marks[options.captions in ("first", "join")]

@@ -14,7 +14,7 @@ from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START, medium_of
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
-from datapipe.pack.records.images.roots import Images
+from datapipe.pack.records.images.roots import Images, Spelled
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
@@ -57,7 +57,7 @@ def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
     raise DecodeError(f"image is of type {kind}, neither a path nor bytes", member=name)
 
 
-def named_blob(image: Any, files: Images, source: str) -> Blob | InlineBlob:
+def named_blob(image: Spelled, files: Images, source: str) -> Blob | InlineBlob:
     """Return where the bytes of an image are that an annotation names; see `image_blob`."""
     name, path = files.locate(image)
     return _from_text(name, lambda _: path, source)

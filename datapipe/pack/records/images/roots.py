@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unicodedata import normalize
 
 from datapipe.errors import PackError
@@ -28,8 +27,11 @@ from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
 from datapipe.pack.input.survey import Survey
 
-Spelling = Callable[[Any], str]
-"""Makes a relative path of what a file says of its image; "" where it cannot."""
+Spelled = str | Sequence[str]
+"""A path as a record has it, or the names that an image's file may have, likeliest first.
+
+A name is "" where a rule for names makes none, so that each rule keeps its index.
+"""
 
 PROBED = 100
 """Images whose files are looked for."""
@@ -49,46 +51,42 @@ _USUAL = frozenset(
 _EXTENSIONS = ("jpg", "png", "jpeg", "webp", "JPG", "PNG", "JPEG", "gif", "bmp", "tif", "tiff")
 
 
-def with_slashes(name: str) -> str:
-    """Return a relative path; one that Windows wrote becomes one of ours."""
-    return name.replace("\\", "/") if "\\" in name and "/" not in name else name
-
-
-def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
-    """Return how file names may be spelled: as they stand, without folders, with an extension."""
-    plain: tuple[Spelling, ...] = (str, os.path.basename)
-    if all(map(is_image_name, names)):
+def spelled(name: str) -> tuple[str, ...]:
+    """Return the names that a file may have: as it stands, without folders, with an extension."""
+    plain = (name, os.path.basename(name))
+    if is_image_name(name):
         return plain
-
-    def with_extension(extension: str) -> Spelling:
-        return lambda name: f"{name}.{extension}"
-
-    return (*plain, *map(with_extension, _EXTENSIONS))
+    return (*plain, *(f"{name}.{extension}" for extension in _EXTENSIONS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Folders that hold images, and the spellings of their names, both most used first."""
+    """Folders that hold images, most used first, and what is known of the names there."""
 
     folders: tuple[Path, ...]  # one or more
-    spellings: tuple[Spelling, ...] = (with_slashes,)  # one or more
+    order: tuple[int, ...] = (0,)  # indices of spellings, most used first
+    prefix: str = ""  # left out of names that begin with it
     respelled: bool = False  # whether the disk has some names in another case or Unicode form
 
-    def has(self, image: Any) -> bool:
+    def has(self, image: Spelled) -> bool:
         """Return whether an image's file is there."""
         return os.path.isfile(self.path(image))
 
-    def path(self, image: Any, exists: Callable[[str], bool] = os.path.isfile) -> str:
+    def path(self, image: Spelled, exists: Callable[[str], bool] = os.path.isfile) -> str:
         """Return the path of an image's file, or of what else `exists` looks for, see `locate`."""
         return self.locate(image, exists)[1]
 
-    def locate(self, image: Any, exists: Callable[[str], bool] = os.path.isfile) -> tuple[str, str]:
+    def locate(
+        self, image: Spelled, exists: Callable[[str], bool] = os.path.isfile
+    ) -> tuple[str, str]:
         """Return the name and the path of an image's file: the first that is there, or likeliest.
 
-        Both are empty if no spelling has a name for it.
+        Both are empty if it has no name.
         """
-        names = [name for spelling in self.spellings if (name := spelling(image))]
-        found = [(name, os.path.join(folder, name)) for name in names for folder in self.folders]
+        spellings = _spellings(image)
+        names = [spellings[n].removeprefix(self.prefix) for n in self.order if n < len(spellings)]
+        folders = self.folders
+        found = [(name, os.path.join(base, name)) for name in names if name for base in folders]
         if len(found) > 1 or self.respelled:
             for name, path in found:
                 if exists(path):
@@ -103,8 +101,7 @@ def find_images(
     file: Path,
     raw: Path,
     options: ReadOptions,
-    probes: Iterable[Any],
-    spellings: Sequence[Spelling] = (with_slashes,),
+    probes: Iterable[Spelled],
     *,
     required: bool = True,
 ) -> Images:
@@ -117,8 +114,7 @@ def find_images(
         file: names the images.
         raw: the file or folder that the user gave.
         options: `image_root`, outside of which nothing is tried, and `notes` are used.
-        probes: what the file says of its first images.
-        spellings: how their names may be spelled, likeliest first.
+        probes: its first images.
         required: False if images that are not found are to be rejected one by one.
 
     Raises:
@@ -130,7 +126,8 @@ def find_images(
         raise PackError(f"--image-root {root}: no such folder")
     home = file.absolute().parent
     bases = [root] if root else [home, *([raw.absolute()] if raw.is_dir() else [])]
-    names = [spelled for probe in probes if any(spelled := _spelled(probe, spellings))]
+    probed = [_without_urls(_spellings(probe)) for probe in probes]
+    names = list(filter(any, probed))
     tried, prefix = bases[:1], ""
     found = _holding(tried, names)
     if 2 * len(found.files) < len(names):
@@ -149,36 +146,34 @@ def find_images(
         if remedy or is_error:
             raise _not_found(file, root, tried, names, remedy)
 
-    if prefix:
-        spellings = tuple(partial(_without_prefix, spelling, prefix) for spelling in spellings)
     used = Counter(file.spelling for file in found.files.values())
-    order = sorted(range(len(spellings)), key=lambda number: -used[number])
+    spellings = range(max(map(len, probed), default=1))
     return Images(
         folders=found.folders or (bases[0],),
-        spellings=tuple(spellings[number] for number in order),
+        order=tuple(sorted(spellings, key=lambda number: -used[number])),
+        prefix=prefix,
         respelled=any(file.respelled for file in found.files.values()),
     )
 
 
-def _without_prefix(spelling: Spelling, prefix: str, image: Any) -> str:
-    return spelling(image).removeprefix(prefix)
+def _spellings(image: Spelled) -> Sequence[str]:
+    if not isinstance(image, str):
+        return image
+    # Windows wrote it where it has backslashes alone.
+    return (image.replace("\\", "/") if "\\" in image and "/" not in image else image,)
 
 
-def are_near(
-    file: Path, root: Path | None, images: Sequence[Any], spellings: Sequence[Spelling]
-) -> bool:
+def _without_urls(names: Sequence[str]) -> list[str]:
+    return ["" if "://" in name else name for name in names]
+
+
+def are_near(file: Path, root: Path | None, images: Iterable[Sequence[str]]) -> bool:
     """Return whether `root`, or else folders near a file, hold all images that it may name."""
-    names = [_spelled(image, spellings) for image in images]
+    names = list(map(_without_urls, images))
     with suppress(PackError, ValueError):
         near = _near(file, [root or file.absolute().parent], is_given=root is not None)
         return len(_holding(near, names).files) == len(names)
     return False
-
-
-def _spelled(image: Any, spellings: Sequence[Spelling]) -> list[str]:
-    """Return the names of an image in all spellings; "" for one that is none or an address."""
-    names = [spelling(image) for spelling in spellings]
-    return ["" if "://" in name else name for name in names]
 
 
 def _first(names: Sequence[Sequence[str]]) -> str:

@@ -26,9 +26,9 @@ from datapipe.pack.records.reader import (
     Captioned,
     CaptionReader,
     checked_object,
+    first_entries,
     first_entry,
     first_objects,
-    first_of,
     parsed_entries,
 )
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays, read_members
@@ -300,7 +300,7 @@ class CaptionDictReader(CaptionReader):
 
 
 def _first_members(path: Path, most: int) -> dict[str, Any]:
-    return dict(first_of(read_members(path, most=LOOK), most))
+    return dict(first_entries(read_members(path, most=LOOK), most))
 
 
 def _captions(value: Any) -> list[str] | None:

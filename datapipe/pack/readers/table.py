@@ -44,7 +44,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
-from datapipe.pack.records.videos import has_videos, raw_pictures, take_videos, without_videos
+from datapipe.pack.records.videos import field_of_videos, raw_pictures, take_videos, without_videos
 from datapipe.text.conversation import conversation
 from datapipe.text.videos import VIDEO_REMEDY
 
@@ -199,7 +199,9 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
         if any(name in record for name in named):
             return True
         is_enough = text_is_enough or options.image_column == ""
-        return is_table(record, text_is_enough=is_enough or (options.videos and has_videos(record)))
+        if options.videos and field_of_videos(record):
+            is_enough = True
+        return is_table(record, text_is_enough=is_enough)
 
     return fits
 

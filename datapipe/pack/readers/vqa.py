@@ -33,8 +33,8 @@ from datapipe.pack.records.images.roots import PROBED, Images, Spelled, find_ima
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.reader import (
     Captioned,
+    first_entries,
     first_entry,
-    first_of,
     parsed_entries,
     samples_of,
 )
@@ -265,7 +265,7 @@ def _sniff(path: Path) -> QuestionFile | None:
     for array in _LAYOUTS:
         with suppress(OSError):
             most = 1 if array == _OF_IMAGES else _MOST
-            first = [value for _, value in first_of(_questions(path, array, LOOK), 1 + most)]
+            first = [value for _, value in first_entries(_questions(path, array, LOOK), 1 + most)]
             if first and _is_question(first[0]):
                 answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
                 members = [_text_member(path, name) for name in ("data_type", "data_subtype")]

@@ -248,7 +248,7 @@ def samples_of(
     return each_record(((item.source, item) for item in items), samples)
 
 
-def first_of(entries: Generator[T], most: int) -> list[T]:
+def first_entries(entries: Generator[T], most: int) -> list[T]:
     """Return the first entries of a file, or as many as can be read."""
     found: list[T] = []
     with suppress(PackError), closing(entries):
@@ -258,7 +258,7 @@ def first_of(entries: Generator[T], most: int) -> list[T]:
 
 def first_entry(path: Path, *names: str, most: int = LOOK) -> tuple[str, dict[str, Any]]:
     """Return the first entry of some arrays, with its array; ("", {}) if it is no object."""
-    for name, _, entry in first_of(read_member_arrays(path, names, most=most), 1):
+    for name, _, entry in first_entries(read_member_arrays(path, names, most=most), 1):
         if isinstance(entry, dict):
             return name, entry
     return "", {}

@@ -80,17 +80,12 @@ def take_videos(record: Record) -> tuple[Record, list[RecordVideo]]:
     for field in TURN_FIELDS:
         if isinstance(turns := record.get(field), list):
             kept[field] = [_take_of_turn(turn, record, found) for turn in turns]
-    beside = _field_of(record)
+    beside = field_of_videos(record)
     if beside is not None:
         if found:
             raise DecodeError(f"record has videos both in its messages and in `{beside}`")
         kept[beside] = _take(record[beside], (record,), found)
     return ({**kept, VIDEO_FIELD: [video.name for video in found]} if found else record), found
-
-
-def has_videos(record: Record) -> bool:
-    """Return whether a record has a field of videos."""
-    return _field_of(record) is not None
 
 
 def without_videos(fields: Mapping[str, T]) -> dict[str, T]:
@@ -163,7 +158,7 @@ def in_order(record: Any, pictures: Sequence[Picture]) -> tuple[Any, list[Pictur
     return record, [*images, *videos]
 
 
-def _field_of(record: Record) -> str | None:
+def field_of_videos(record: Record) -> str | None:
     """Return the field of a record's videos; of one with images, only if it is called so."""
     for name in _FIELDS:
         if _holds(record.get(name)):

@@ -18,7 +18,6 @@ from datapipe.pack.records.fields import known_texts
 from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.refusals import (
-    PREFERRED,
     TableColumns,
     label_columns,
     listed,
@@ -36,6 +35,7 @@ from datapipe.pack.records.images.fields import (
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.templates import named_by
 from datapipe.text.conversation import read_turns
+from datapipe.text.preference import ANSWERS
 
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
 # Captions only where nothing beside them could be their answer.
@@ -316,7 +316,7 @@ def _conversations(columns: Columns) -> list[str]:
         name
         for name, values in columns.items()
         if name.lower() != "history"
-        and name.lower() not in PREFERRED
+        and name.lower() not in ANSWERS
         and values
         and all(read_turns(parse_list(value)) for value in values[:_PROBES])
     ]

@@ -23,9 +23,9 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.templates import named_by
+from datapipe.text.preference import ANSWERS
 from datapipe.text.videos import frames_remedy
 
-PREFERRED = ("chosen", "rejected")
 _LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
 _ID = re.compile(r"(^|_)(id|uid|hash|md5|sha256|key|split)$", re.IGNORECASE)
 _NAMES_SHOWN = 40
@@ -89,8 +89,8 @@ class TableColumns:
 
         `question` is the part of a map that is asked; "" if the answers hold it.
         """
-        if all(name in self.names for name in PREFERRED):
-            chosen, rejected = (self.names[name] for name in PREFERRED)
+        if all(name in self.names for name in ANSWERS):
+            chosen, rejected = (self.names[name] for name in ANSWERS)
             example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
             raise self.refusal(
                 f"the columns {chosen!r} and {rejected!r} are a preference, which answer is "

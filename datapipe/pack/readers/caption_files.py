@@ -132,7 +132,7 @@ def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
     bodies = [body for _, body in join.of(id)]
     captions = [caption for caption, _ in bodies]
     record = {**image, "captions": captions, "annotations": [rest for _, rest in bodies]}
-    return Captioned(f"{printable(path.name)}#{id}", (file_name,), captions, image, record)
+    return Captioned(f"{printable(path.name)}#{id}", (file_name,), captions, record)
 
 
 def _annotation(annotation: dict[str, Any]) -> tuple[str, Any]:
@@ -177,7 +177,7 @@ class KarpathyReader(CaptionReader):
                 splits[split] += 1
                 name = f"{split}/{name}"
             source = f"{printable(path.name)}#{printable(name)}"
-            yield Captioned(source, _spelled_image(image), captions, image, image)
+            yield Captioned(source, _spelled_image(image), captions, image)
         if len(splits) > 1:
             counts = ", ".join(f"{split} {count:,}" for split, count in splits.most_common())
             first = f"{printable(path.name)}#{printable(splits.most_common()[0][0])}/"
@@ -240,7 +240,7 @@ class TextCapsReader(CaptionReader):
                 own = [{name: row[name] for name in _ROW[1:] if name in row} for row in rows]
                 record = {**rest, "captions": captions, "annotations": own}
                 source = f"{printable(path.name)}#{printable(image)}"
-                yield Captioned(source, _spelled_row(rows[0]), captions, rest, record)
+                yield Captioned(source, _spelled_row(rows[0]), captions, record)
             yield from join.rejects(lambda number: f"{printable(path.name)}: data[{number}]")
 
 
@@ -293,10 +293,10 @@ class CaptionDictReader(CaptionReader):
                 expected = "a caption, a list of them or an object with `caption`"
                 yield Reject(source, f"{found}, not {expected}", "DecodeError")
                 continue
-            record = {"image": name, **value} if isinstance(value, dict) else None
-            for field in unused_images(record or {}, [name]):
+            record = {"image": name, **(value if isinstance(value, dict) else {})}
+            for field in unused_images(record, [name]):
                 options.notes.pass_over(field, source, "")
-            yield Captioned(source, spelled(name), captions, record or {"image": name}, record)
+            yield Captioned(source, spelled(name), captions, record)
 
 
 def _first_members(path: Path, most: int) -> dict[str, Any]:

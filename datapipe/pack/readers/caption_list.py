@@ -25,7 +25,7 @@ from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.roots import PROBED, Spelled, spelled
-from datapipe.pack.records.locate import list_files, only_one
+from datapipe.pack.records.locate import list_files
 from datapipe.pack.records.reader import Captioned, CaptionReader
 from datapipe.pack.records.streams.text_file import open_text
 
@@ -222,9 +222,6 @@ class CaptionListReader(CaptionReader):
                 if found := [p for p, name in originals if name == p.name or name not in names]:
                     return found
         return []
-
-    def choose(self, survey: Survey, options: ReadOptions) -> Path:
-        return only_one(survey.raw, self.find(survey, options), self.what, self.absent)
 
     def first_images(self, path: Path) -> Sequence[Spelled]:
         names = (line.id for line in islice(_lines(path), _FIRST) if line.id)

@@ -32,7 +32,7 @@ from datapipe.pack.records.images.fields import elsewhere
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import unused_images
 from datapipe.pack.records.join import Join, open_join
-from datapipe.pack.records.reader import Record, Samples, each_record, with_captions
+from datapipe.pack.records.reader import Record, each_record, with_captions
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
 from datapipe.pack.records.streams.record_files import (
@@ -161,7 +161,7 @@ class TableReader:
         for part in source.records.parts():
             images = part.images if source.join else _images(part, source.fields, options)
 
-            def samples(name: str, record: Record, images: Images = images) -> Samples:
+            def samples(name: str, record: Record, images: Images = images) -> Iterator[RawSample]:
                 sample, texts = _sample(source.fields, images, options, name, record)
                 return with_captions(sample, texts, options)
 

@@ -172,7 +172,7 @@ def _entries(
                 said = {"messages": messages, "questions": [turn["rest"] for turn in turns]}
                 record = turns[0]["image"] | said
                 source = f"{printable(file.path.name)}#{image}"
-                yield Captioned(source, _spelled(file, image), None, record, record)
+                yield Captioned(source, _spelled(file, image), None, record)
         yield from questions.rejects(file.source)
         yield from answers.rejects(answer_source, "questions")
 

@@ -45,7 +45,6 @@ from datapipe.pack.records.videos import raw_pictures, take_videos, without_vide
 
 T = TypeVar("T")
 Record = Mapping[str, Any]
-Samples = Iterable[RawSample]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +169,7 @@ class Captioned(NamedTuple):
     # In order; blank ones do not count, and an image without any is rejected; None if the record
     # has the text
     captions: list[str] | None
-    fields: Mapping[str, Any]  # those that `--key-from` may name
-    record: Mapping[str, Any] | None = None  # what is kept beside the captions; None for nothing
+    record: Mapping[str, Any]  # kept if it says more than `image`, the name of the image
 
 
 CaptionFile = tuple[Path, Images]  # a file of captions, and the folders of its images
@@ -194,7 +192,7 @@ class CaptionReader:
 
     def fits(self, path: Path) -> bool:
         """Return whether a JSON file begins as this layout does; must not raise."""
-        raise NotImplementedError
+        return False
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         """Yield the images of a file, in order."""
@@ -240,8 +238,8 @@ def samples_of(
         if not captions and item.captions is not None:
             raise MissingMember("image has no caption")
         blob = named_blob(item.image, images, source)
-        key = key_of_record(item.fields, options.key_from)
-        record = None if item.record is None else plain(item.record)[0]
+        key = key_of_record(item.record, options.key_from)
+        record = plain(item.record)[0] if item.record.keys() != {"image"} else None
         sample = RawSample(source, (RawImage(blob),), record=record, key=key)
         return with_captions(sample, captions, options)
 

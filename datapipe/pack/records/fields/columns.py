@@ -26,6 +26,7 @@ from datapipe.pack.records.fields.refusals import (
 )
 from datapipe.pack.records.images.fields import (
     Columns,
+    are_numbered,
     columns_of_record,
     elsewhere,
     has_image_extension,
@@ -131,7 +132,14 @@ def image_sources(
     if image is not None:
         return _named("--image-column", image, columns, raw)
     names = image_columns(columns, files)
-    TableColumns(raw=raw, columns=columns, images=names).require_one_image()
+    if not are_numbered(names):
+        table = TableColumns(raw=raw, columns=columns, images=names)
+        caption = [f"caption={name}" for name in prose(columns) if name not in names][:1]
+        raise table.refusal(
+            f"images may be in any of the columns {listed(names)}; name one with --image-column, "
+            "or take several in order, and say what the text is, with --map "
+            f"'{table.map(*caption)}'"
+        )
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
         notes.decide(f"images are named without their extension: taken from {template}")
         return (parse_source(template),)

@@ -17,7 +17,6 @@ from datapipe.pack.records.images.fields import (
     ID_NAME,
     NOT_FETCHED,
     Columns,
-    are_numbered,
     is_url,
     names_files,
     url_columns,
@@ -73,16 +72,6 @@ class TableColumns:
             f"{what} may be in any of the columns {listed(found)}; say what is what, such as --map "
             f"'{self.map(example)}', or name a caption with --text-column{alone}"
         )
-
-    def require_one_image(self) -> None:
-        """Refuse several columns of images that are not numbered alike."""
-        if not are_numbered(self.images):
-            text = [name for name in prose(self.columns) if name not in self.images]
-            raise self.refusal(
-                f"images may be in any of the columns {listed(self.images)}; name one with "
-                "--image-column, or take several in order, and say what the text is, with --map "
-                f"'{self.map(*(f'caption={name}' for name in text[:1]))}'"
-            )
 
     def refuse_preferences(self, question: str) -> None:
         """Refuse a table that says which of two answers is better.

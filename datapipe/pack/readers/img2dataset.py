@@ -35,12 +35,7 @@ _Row = Mapping[str, Any]
 _Members = list[tuple[Content, Blob]]
 
 
-class _Downloaded(NamedTuple):
-    """Members of a sample in a shard; `key` is that of its row, `name` is unique."""
-
-    key: str
-    name: str
-    members: _Members
+_Downloaded = tuple[str, str, _Members]  # a sample: key of its row, source, members
 
 
 class Img2DatasetReader:
@@ -105,23 +100,16 @@ class Download(NamedTuple):
 
 
 def _download(survey: Survey) -> Download:
-    folders, files = {*survey.top.folders}, {*survey.top.files}
-    stems, others = {*filter(_is_number, folders)}, []
-    for name in survey.top.files:
-        stem, _, ext = name.rpartition(".")
-        if ext in ("tar", "parquet"):
-            if _is_number(stem):
-                stems.add(stem)
-            else:
-                others.append(name)
-
-    def part(name: str, names: set[str] = files) -> Path | None:
-        return survey.raw / name if name in names else None
-
+    top = survey.top
+    there = {*top.files, *(f"{name}/" for name in top.folders)}
+    data = [name for name in top.files if name.endswith((".tar", ".parquet"))]
+    others = [name for name in data if not _is_number(name.rpartition(".")[0])]
+    stems = {*top.folders, *(name.rpartition(".")[0] for name in data)}
     shards = []
-    for stem in sorted(stems, key=lambda stem: (int(stem), stem)):
-        parts = part(f"{stem}.tar"), part(stem, folders), part(f"{stem}.parquet")
-        shards.append(DownloadedShard(stem, *parts, f"{stem}_stats.json" in files))
+    for stem in sorted(filter(_is_number, stems), key=lambda stem: (int(stem), stem)):
+        parts = (f"{stem}.tar", f"{stem}/", f"{stem}.parquet")
+        tar, folder, table = (survey.raw / part if part in there else None for part in parts)
+        shards.append(DownloadedShard(stem, tar, folder, table, f"{stem}_stats.json" in there))
     return Download(survey, shards, others)
 
 
@@ -151,12 +139,11 @@ def _read_shard(
         options.wait(shard.tar)
         samples, rejects = _read_tar(shard.tar, interrupted, options)
     home = shard.stem if shard.folder else f"{shard.stem}.tar"
-    keys = {sample.key for sample in samples}
+    keys = {key for key, _, _ in samples}
     width = max(map(len, keys), default=0)
     keyed = [(_key(row, width), row) for row in rows]
     by_key = {key: row for key, row in keyed if isinstance(row, Mapping)}
-    for key, name, members in samples:
-        source = f"{home}{'/' if shard.folder else ':'}{printable(name)}"
+    for key, source, members in samples:
         yield _sample(source, members, by_key.get(key), options)
     yield from rejects
     for number, (key, row) in enumerate(keyed):
@@ -211,19 +198,22 @@ def _read_tar(
             cut = True
         groups = group_members(members)
         rejects = member_rejects(path.name, groups, tar)
-    samples = [_Downloaded(g.key, g.name, tar_members(path, g)) for g in groups.samples]
+    samples = [
+        (group.key, f"{path.name}:{printable(group.name)}", tar_members(path, group))
+        for group in groups.samples
+    ]
     if cut and samples:
         # Members of a sample stand behind each other: only the last can lack some.
-        last = samples.pop().name
+        _, source, _ = samples.pop()
         reason = f"may lack members, as the tar is cut off behind it: {_INTERRUPTED}"
-        rejects.append(Reject(f"{path.name}:{printable(last)}", reason, "MissingMember"))
+        rejects.append(Reject(source, reason, "MissingMember"))
     return samples, rejects
 
 
 def _read_folder(
     survey: Survey, folder: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
-    samples: dict[str, _Members] = {}
+    members: dict[str, _Members] = {}
     rejects = []
     ignore = parse_ignore(options.ignore)
     try:
@@ -238,16 +228,16 @@ def _read_folder(
         elif parts is not None:
             blob = Blob(f"{folder}/{name}", name=label)
             start = b"" if member_kind(parts[1]) else start_of(blob.path, START)
-            samples.setdefault(parts[0], []).append((content_of(parts[1], start), blob))
+            members.setdefault(parts[0], []).append((content_of(parts[1], start), blob))
         else:
             rejects.append(Reject(label, "name has no key and extension", "DecodeError"))
     if interrupted:
         # The metadata is the last that img2dataset writes of a sample.
-        for key in [k for k, m in samples.items() if all(c.ext != "json" for c, _ in m)]:
-            del samples[key]
+        for key in [k for k, held in members.items() if all(c.ext != "json" for c, _ in held)]:
+            del members[key]
             reason = f"has no metadata yet: {_INTERRUPTED}"
             rejects.append(Reject(f"{folder.name}/{printable(key)}", reason, "MissingMember"))
-    return [_Downloaded(key, key, members) for key, members in samples.items()], rejects
+    return [(k, f"{folder.name}/{printable(k)}", held) for k, held in members.items()], rejects
 
 
 def _sample(
@@ -270,10 +260,8 @@ def _sample(
 
 def _key_from(metadata: Any, row: _Row | None, options: ReadOptions) -> str:
     """Return the value that `--key-from` names, from the table rather than the metadata."""
-    if options.key_from is None:
-        return ""
     fields = row or {}
-    if options.key_from not in fields and isinstance(metadata, Blob):
+    if options.key_from and options.key_from not in fields and isinstance(metadata, Blob):
         fields = parse_json(metadata.read())
         if not isinstance(fields, Mapping):
             raise DecodeError("metadata is not an object", member=metadata.label)

@@ -37,15 +37,10 @@ def refuse_folder_in_tar(tar: TarScanner, groups: Sequence[Group], tars: Sequenc
     It may be a file that names the images, or a folder of texts beside one of images. `groups` are
     the samples of the first tar.
     """
-    with_images = 0
-    alone, texts = [], []
-    for group in groups:
-        kinds = {_kind(member) for member in group.members}
-        with_images += "image" in kinds
-        if "text" not in kinds:
-            alone += [group] if "image" in kinds else []
-        elif "image" not in kinds:
-            texts.append(group)
+    kinds = [(group, {_kind(member) for member in group.members}) for group in groups]
+    alone = [group for group, held in kinds if "image" in held and "text" not in held]
+    texts = [group for group, held in kinds if "text" in held and "image" not in held]
+    with_images = sum("image" in held for _, held in kinds)
     # Where most images have a text of their own, texts alone are what they seem to be.
     if not texts or 2 * len(alone) <= with_images:
         return

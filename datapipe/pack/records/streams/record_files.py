@@ -59,18 +59,16 @@ class RecordFiles:
 
 def find_records(survey: Survey, options: ReadOptions, fits: Fits) -> tuple[Path, ...]:
     """Return the files whose first record fits; must be quick and not raise."""
-    raw = survey.raw
-
-    def group_fits(group: RecordGroup) -> bool:
-        with suppress(PackError):
-            record = first_of(survey, group.files)
-            return record is not None and fits(record)
-        return False
-
     with suppress(PackError, OSError):
         for level in levels(survey, options.include, _QUICK):
-            if fitting := list(filter(group_fits, groups_of(raw, level)[:_PROBES])):
-                return tuple(path for group in fitting for path in group.files)
+            fitting: list[Path] = []
+            for group in groups_of(survey.raw, level)[:_PROBES]:
+                with suppress(PackError):
+                    record = first_of(survey, group.files)
+                    if record is not None and fits(record):
+                        fitting += group.files
+            if fitting:
+                return tuple(fitting)
     return ()
 
 
@@ -96,17 +94,14 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
     # Records of a JSON file may differ: those of a file that was named are judged one by one.
     judged_singly = survey.is_file and containers.kind_of(raw) == "json"
     seen: list[str] = []
-    damaged: PackError | None = None
     for level in levels(survey, options.include):
         fitting, others = [], []
         for group in groups_of(raw, level):
             try:
                 record = first_of(survey, group.files)
             except PackError as error:
-                if survey.is_file:
+                if survey.is_file or group.is_parquet:  # which of many is damaged has to be said
                     raise
-                if group.is_parquet:  # which file of many is damaged has to be said
-                    damaged = damaged or error
                 one_object = isinstance(error, NotRecordsError)
                 others.append(f"{group.pattern}: {'one JSON object' if one_object else error}")
                 continue
@@ -118,8 +113,6 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
             else:
                 fields = ", ".join(map(repr, list(record)[:12]))
                 others.append(f"{group.pattern}: records with {fields}")
-        if damaged:
-            raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
             return with_images(raw, options, fitting)

@@ -205,7 +205,6 @@ class Mmc4Reader(RecordReader):
 
 
 def _is_mmc4(record: Record) -> bool:
-    """Return whether a record has sentences, and images matched to them."""
     sentences, images = record.get("text_list"), record.get("image_info")
     are_lists = isinstance(sentences, list) and isinstance(images, list)
     return are_lists and all(isinstance(image, Mapping) for image in images or ())

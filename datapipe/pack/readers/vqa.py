@@ -242,7 +242,6 @@ def _chosen(fields: Mapping[str, Any]) -> str | None:
 
 
 def _image_field(question: Mapping[str, Any]) -> str:
-    """Return the field that names the image of a question; "" if there is none."""
     for field in _IMAGES:
         value = question.get(field)
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
@@ -255,7 +254,6 @@ def _holds_questions(path: Path) -> bool:
 
 
 def _holds_answers(path: Path) -> bool:
-    """Return whether a file holds `annotations` with answers to questions; does not raise."""
     entry = first_entry(path, "annotations")[1]
     return "question_id" in entry and any(field in entry for field in _ANSWERS)
 

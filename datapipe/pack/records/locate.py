@@ -156,7 +156,6 @@ def join_hint(one: Path, other: Path) -> str:
 
 
 def _ids_in(records: list[dict[str, Any]]) -> dict[str, set[str]]:
-    """Return what may be ids in some records, by column."""
     names = records[0].keys() - IMAGE_FIELDS - FILE_FIELDS
     return {
         name: {str(record[name]) for record in records if isinstance(record.get(name), str | int)}

@@ -171,7 +171,6 @@ def field_of_videos(record: Record) -> str | None:
 
 
 def _names_video(value: Any) -> bool:
-    """Return whether a value is the name of a video file, or a list of such names."""
     if isinstance(value, list):
         return bool(value) and all(map(_names_video, value))
     return isinstance(value, str) and medium_of(value) == "a video" and is_path(value)
@@ -215,7 +214,7 @@ def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any
     rates = (at.get(name) for at in around for name in _RATES)
     fps = next((float(r) for r in rates if isinstance(r, int | float) and r > 0), 0.0)
     if isinstance(value, list | tuple):
-        if not value or not all(map(_is_frame, value)):
+        if not value or not all(has_image_extension(v) or is_image(v) for v in value):
             return [_take(item, around, found) for item in value]
         names = [name_of_image(frame, number, "frame") for number, frame in enumerate(value)]
         found.append(RecordVideo(tuple(value), names[0], fps, is_list=True))
@@ -223,10 +222,6 @@ def _take(value: Any, around: Sequence[Record], found: list[RecordVideo]) -> Any
     name = name_of_image(value, len(found), "video")
     found.append(RecordVideo((value,), name, fps, is_list=False))
     return name
-
-
-def _is_frame(value: Any) -> bool:
-    return has_image_extension(value) or is_image(value)
 
 
 def _holds(value: Any) -> bool:

@@ -187,7 +187,12 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
 
 
 def _conversation(table: TableColumns) -> FieldMap | None:
-    chats = [name for name in _conversations(table.columns) if name not in table.held]
+    chats = [
+        column
+        for name, column in table.names.items()
+        if name not in ("history", *ANSWERS)
+        and all(read_turns(parse_list(value)) for value in table.columns[column][:_PROBES])
+    ]
     if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
         return FieldMap(messages=known_texts.joined_turns(*chats))
     if len(chats) > 1:
@@ -317,17 +322,6 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
     history = field_source(names["history"]) if "history" in names else None
     turns = (("user", question), ("assistant", field_source(answered[0])))
     return FieldMap(messages=history, turns=turns)
-
-
-def _conversations(columns: Columns) -> list[str]:
-    return [
-        name
-        for name, values in columns.items()
-        if name.lower() != "history"
-        and name.lower() not in ANSWERS
-        and values
-        and all(read_turns(parse_list(value)) for value in values[:_PROBES])
-    ]
 
 
 def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:

@@ -70,14 +70,10 @@ def first_records(path: Path) -> Iterator[dict[str, Any]]:
 def cannot_be_read(path: Path) -> bool:
     """Return whether a file is damaged as a whole, not fetched, or not UTF-8."""
     try:
-        if kind_of(path) == "parquet":
-            parquet_records.open_parquet(path).close()
-        else:
-            with open_text(path):
-                pass
+        with parquet_records.open_parquet(path) if kind_of(path) == "parquet" else open_text(path):
+            return False
     except PackError:
         return True
-    return False
 
 
 def not_utf8(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,9 @@ def _batch_rows(file: pq.ParquetFile) -> int:
 
 def _rows(batch: pa.RecordBatch, name: str, start: int) -> Iterator[dict[str, Any] | Reject]:
     batch = _without_nanoseconds(batch)
-    try:
-        rows = batch.to_pylist()
-    except (ValueError, OverflowError, pa.ArrowException):
-        pass  # text that is not UTF-8, dates that Python does not have: find whose they are
-    else:
-        yield from rows
+    # Text that is not UTF-8, and dates that Python does not have, are looked for row by row.
+    with suppress(ValueError, OverflowError, pa.ArrowException):
+        yield from batch.to_pylist()
         return
     for index in range(batch.num_rows):
         try:

@@ -200,11 +200,9 @@ def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
 def with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
     """Find the images of the files of each folder by themselves, unless their root is given."""
     files = tuple(path for group in groups for path in group.files)
-    together = [files]
-    if options.image_root is None:
-        together = [tuple(alike) for _, alike in groupby(files, lambda path: path.parent)]
     parts = []
-    for alike in together:
+    for _, together in groupby(files, lambda path: options.image_root or path.parent):
+        alike = tuple(together)
         paths = islice(_first_paths(alike[0], videos=options.videos), PROBED)
         images = find_images(alike[0], raw, options, paths, required=False)
         parts.append(RecordFiles(raw=raw, files=alike, images=images))

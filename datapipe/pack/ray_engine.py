@@ -122,8 +122,8 @@ class RaySink:
         while self._pending and self._cluster.ready([self._pending[0].written], 0):
             self._place()
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        checkpoint = self._journal.checkpoint(count, saved_bytes)
+    def cut(self, count: InputCount) -> None:
+        checkpoint = self._journal.checkpoint(count)
         room = _STORE_SHARE * self._cluster.memory
         while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
             self._place()

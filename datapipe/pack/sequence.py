@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from datapipe.errors import SampleError
+from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
@@ -102,8 +103,8 @@ class ShardSink(ShardWriter):
         super().__init__(journal.out, journal.work, journal.number)
         self._journal = journal
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        checkpoint = self._journal.checkpoint(count, saved_bytes)
+    def cut(self, count: InputCount) -> None:
+        checkpoint = self._journal.checkpoint(count)
         self.finish(partial(self._journal.commit, checkpoint=checkpoint))
 
 
@@ -120,7 +121,7 @@ class Sink(Protocol):
         """Take the data of samples, whose rows are `start` to `stop`."""
         ...
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
+    def cut(self, count: InputCount) -> None:
         """End the shard."""
         ...
 
@@ -134,38 +135,36 @@ class Sink(Protocol):
 
 
 class DryRunSink(Sink):
-    """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
+    """Sizes of the `shards` that would be written, which have no names."""
 
     def __init__(self) -> None:
-        self.samples = self.bytes = 0
-        self.shards = self.images = self.total_samples = self.total_bytes = 0
+        self.samples = self.images = self.bytes = 0
+        self.shards: list[Shard] = []
 
     def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
         self.images += sum(rows.images[start:stop])
         self.samples += stop - start
         self.bytes += len(data)
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        self.shards += 1
-        self.total_samples += self.samples
-        self.total_bytes += self.bytes + len(END)
-        self.samples = self.bytes = 0
+    def cut(self, count: InputCount) -> None:
+        size = self.bytes + len(END)
+        counts = {"samples": self.samples, "images": self.images, "bytes": size}
+        self.shards.append(Shard(name="", index="", index_sha256="", **counts))
+        self.samples = self.images = self.bytes = 0
 
 
 @dataclass(kw_only=True)
 class Sequencer:
-    """One pass over parts; `count` and `saved_bytes` may start where an earlier run stopped."""
+    """One pass over parts; `count` may start where an earlier run stopped."""
 
     sink: Sink
     size: ShardSize
     max_rejects: MaxRejects
     count: InputCount
     tally: PackTally
-    saved_bytes: int = 0
-    reject: Callable[[Reject], None] = lambda reject: None  # takes a rejected input
-    # Takes the source of every input and its facts
-    note_input: Callable[[str, InputFacts], None] = lambda source, facts: None
-    note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
+    reject: Callable[[Reject], None]  # takes a rejected input, and adds it to those of `tally`
+    note_input: Callable[[str, InputFacts], None]  # takes the source of every input and its facts
+    note: Callable[[], str]  # on the workers, for the line of progress
 
     def run(self, parts: PreparedParts, progress: Progress) -> None:
         """Take all parts; PackError if too many inputs are rejected, or writing fails."""
@@ -177,7 +176,7 @@ class Sequencer:
             progress.advance(len(inputs), note=", ".join(filter(None, notes)))
         rejects.check(self.max_rejects, self.count.number, at_end=True)
         if self.sink.samples:
-            self.sink.cut(self.count, self.saved_bytes)
+            self.sink.cut(self.count)
 
     def _take(self, inputs: list[RawInput], part: PreparedPart) -> None:
         sink, rejects = self.sink, self.tally.rejects
@@ -187,7 +186,6 @@ class Sequencer:
             self.note_input(sample.source, facts)
             if isinstance(outcome, Reject):
                 self.reject(outcome)
-                rejects.add(outcome)
                 self.count.add(facts)
                 rejects.check(self.max_rejects, self.count.number)
                 continue
@@ -195,10 +193,10 @@ class Sequencer:
             if self.size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
                 sink.write(part.data[start:end], part.rows, row, stop, start)
                 start, row = end, stop
-                sink.cut(self.count, self.saved_bytes)
+                sink.cut(self.count)
             end += outcome.bytes
             stop += 1
-            self.saved_bytes += outcome.saved
+            self.count.saved_bytes += outcome.saved
             self.count.add(facts)
             self.tally.accept(sample, outcome)
             if rejects.number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -196,23 +196,18 @@ def write_shard(
     """
     from ray.exceptions import GetTimeoutError
 
+    fill = partial(_fill, pieces, patience)
     try:
-        return _write(target, number, partial(_fill, pieces, patience))
+        if isinstance(target, Path):
+            return attempt_shard(target, number, fill, node_name()), b""
+        with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
+            written = attempt_shard(Path(name), number, fill, node_name())
+            shard, folder, _ = written
+            put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
+            target.begin_task(put).result()
+            return written, (folder / shard.index).read_bytes()
     except GetTimeoutError:
         return None
-
-
-def _write(
-    target: Path | RemoteTarget, number: int, fill: Callable[[ShardWriter], None]
-) -> tuple[WrittenShard, bytes]:
-    if isinstance(target, Path):
-        return attempt_shard(target, number, fill, node_name()), b""
-    with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
-        written = attempt_shard(Path(name), number, fill, node_name())
-        shard, folder, _ = written
-        put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
-        target.begin_task(put).result()
-        return written, (folder / shard.index).read_bytes()
 
 
 def _fill(pieces: Sequence[Piece], patience: float | None, writer: ShardWriter) -> None:

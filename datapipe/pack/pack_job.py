@@ -74,7 +74,6 @@ class Job:
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
     leftovers: Leftovers | None = None
-    all_read: bool = False  # the last pass read all inputs, none was left out by `limit`
 
     def pack(self, *, append: bool, sidecars: tuple[str, ...], dry_run: bool) -> PackReport:
         """Do what is still to be done in the folder."""
@@ -280,7 +279,7 @@ class Job:
             with Progress("packing", unit="sample", total=left) as progress:
                 first = done + (base.inputs if base else 0)
                 sequencer.run(pool.prepared(inputs, first), progress)
-        self._note_leftovers()
+        self._note_leftovers(count)
         self.confirm()
 
     @property
@@ -314,13 +313,7 @@ class Job:
         self.leftovers = None
         if reading.reader.name != "folder":
             self.leftovers = Leftovers(reading.survey, reading.reader.name, self.notes)
-        inputs = itertools.islice(self._to_the_end(inputs), self.options.limit)
-        return with_unread_fields(inputs, self.notes)
-
-    def _to_the_end(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
-        self.all_read = False
-        yield from inputs
-        self.all_read = True
+        return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
 
     def _facts(self, found: RawInput) -> InputFacts:
         """Return the facts of an input that no worker gets, and note them."""
@@ -334,8 +327,9 @@ class Job:
         if self.leftovers is not None:
             self.leftovers.take(source, facts.paths)
 
-    def _note_leftovers(self) -> None:
-        if self.leftovers is not None and self.all_read:
+    def _note_leftovers(self, count: InputCount) -> None:
+        all_read = self.options.limit is None or count.number < self.options.limit
+        if self.leftovers is not None and all_read:
             self.leftovers.note()
 
     def _expected(self) -> int | None:
@@ -349,5 +343,5 @@ class Job:
             for sample in self._inputs(None):
                 count.add(self._facts(sample))
                 progress.advance()
-        self._note_leftovers()
+        self._note_leftovers(count)
         return count

@@ -33,13 +33,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
-from datapipe.index.manifest import (
-    MANIFEST,
-    Arrays,
-    Contribution,
-    Manifest,
-    read_manifest,
-)
+from datapipe.index.manifest import MANIFEST, Arrays, Contribution, Manifest, read_manifest
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import (
     REJECTS,

@@ -93,10 +93,6 @@ class DirectFile:
         self._opened.add(self._descriptor)
         self._filled = self._written = 0
 
-    @property
-    def size(self) -> int:
-        return self._written + self._filled
-
     def write(self, data: memoryview | bytes) -> None:
         """Append `data`, which the caller may change afterwards."""
         view = memoryview(data)
@@ -112,20 +108,18 @@ class DirectFile:
 
     def finish(self) -> None:
         """Write the rest, sync and close, in the thread."""
-        size, descriptor = self.size, self._descriptor
+        size = self._written + self._filled
         if self._block is not None and self._filled:
             aligned = -(-self._filled // _ALIGNED) * _ALIGNED
             self._block[self._filled : aligned] = bytes(aligned - self._filled)
             self._write_block(aligned)
-        self._thread.submit(self._sync, descriptor, size)
-        self._descriptor = -1
+        self._thread.submit(self._sync, self._descriptor, size)
 
     def abandon(self) -> None:
         """Close without finishing; the thread must have ended."""
         for descriptor in self._opened:
             os.close(descriptor)
         self._opened.clear()
-        self._descriptor = -1
 
     def _take(self) -> mmap.mmap:
         while True:

@@ -1,4 +1,4 @@
-"""One pack to a folder: a reader, workers that prepare, a sequencer that commits in input order."""
+"""One pack to a folder: a reader, workers that prepare, shards in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
-from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, Sink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sink, in_shards
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK
@@ -245,16 +245,6 @@ class Job:
         base: Manifest | None,
     ) -> None:
         """Prepare `inputs`, which begin where `count` stands, and put them in order."""
-        sequencer = Sequencer(
-            sink=sink,
-            size=self.size,
-            max_rejects=self.max_rejects,
-            count=count,
-            tally=self.tally,
-            reject=reject,
-            note_input=self._note,
-            note=self.engine.note,
-        )
         self.tally.map = self._map
         done = count.number
         if self.options.map is not None and not done:
@@ -277,8 +267,14 @@ class Job:
             if self.space_check and writes_here:
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
-                first = done + (base.inputs if base else 0)
-                sequencer.run(pool.prepared(inputs, first), progress)
+                parts = pool.prepared(inputs, done + (base.inputs if base else 0))
+                limits = self.size, self.max_rejects
+                for taken, part in in_shards(parts, sink, count, self.tally, reject, *limits):
+                    for sample, facts in zip(taken, part.facts, strict=True):
+                        self._note(sample.source, facts)
+                    rejected = self.tally.rejects.number
+                    notes = [f"{rejected:,} rejected" if rejected else "", self.engine.note()]
+                    progress.advance(len(taken), note=", ".join(filter(None, notes)))
         self._note_leftovers(count)
         self.confirm()
 

@@ -15,7 +15,6 @@ from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
     InputCount,
-    InputFacts,
     RawImage,
     RawInput,
     RawSample,
@@ -28,10 +27,9 @@ from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
-from datapipe.pack.workers.worker import PreparedPart, PreparedParts
+from datapipe.pack.workers.worker import PreparedParts
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
-from datapipe.progress import Progress
 
 SHOWN = 3
 """Samples that a report writes out."""
@@ -153,54 +151,46 @@ class DryRunSink(Sink):
         self.samples = self.images = self.bytes = 0
 
 
-@dataclass(kw_only=True)
-class Sequencer:
-    """One pass over parts; `count` may start where an earlier run stopped."""
+def in_shards(
+    parts: PreparedParts,
+    sink: Sink,
+    count: InputCount,
+    tally: PackTally,
+    reject: Callable[[Reject], None],
+    size: ShardSize,
+    max_rejects: MaxRejects,
+) -> PreparedParts:
+    """Put parts into shards in the order of their inputs; yield each part afterwards.
 
-    sink: Sink
-    size: ShardSize
-    max_rejects: MaxRejects
-    count: InputCount
-    tally: PackTally
-    reject: Callable[[Reject], None]  # takes a rejected input, and adds it to those of `tally`
-    note_input: Callable[[str, InputFacts], None]  # takes the source of every input and its facts
-    note: Callable[[], str]  # on the workers, for the line of progress
-
-    def run(self, parts: PreparedParts, progress: Progress) -> None:
-        """Take all parts; PackError if too many inputs are rejected, or writing fails."""
-        rejects = self.tally.rejects
-        for inputs, part in parts:
-            self._take(inputs, part)
-            rejected = rejects.number
-            notes = [f"{rejected:,} rejected" if rejected else "", self.note()]
-            progress.advance(len(inputs), note=", ".join(filter(None, notes)))
-        rejects.check(self.max_rejects, self.count.number, at_end=True)
-        if self.sink.samples:
-            self.sink.cut(self.count)
-
-    def _take(self, inputs: list[RawInput], part: PreparedPart) -> None:
-        sink, rejects = self.sink, self.tally.rejects
+    `count` may start where an earlier run stopped. `reject` takes a rejected input, and adds it to
+    those of `tally`. PackError if too many inputs are rejected, or writing fails.
+    """
+    rejects = tally.rejects
+    for inputs, part in parts:
         # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
         for sample, outcome, facts in zip(inputs, part.outcomes, part.facts, strict=True):
-            self.note_input(sample.source, facts)
             if isinstance(outcome, Reject):
-                self.reject(outcome)
-                self.count.add(facts)
-                rejects.check(self.max_rejects, self.count.number)
+                reject(outcome)
+                count.add(facts)
+                rejects.check(max_rejects, count.number)
                 continue
             waiting = sink.samples + stop - row
-            if self.size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
+            if size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
                 sink.write(part.data[start:end], part.rows, row, stop, start)
                 start, row = end, stop
-                sink.cut(self.count)
+                sink.cut(count)
             end += outcome.bytes
             stop += 1
-            self.count.saved_bytes += outcome.saved
-            self.count.add(facts)
-            self.tally.accept(sample, outcome)
+            count.saved_bytes += outcome.saved
+            count.add(facts)
+            tally.accept(sample, outcome)
             if rejects.number:
-                rejects.check(self.max_rejects, self.count.number)
+                rejects.check(max_rejects, count.number)
         if stop > row:
             sink.write(part.data[start:end], part.rows, row, stop, start)
-        self.tally.inputs += len(inputs)
+        tally.inputs += len(inputs)
+        yield inputs, part
+    rejects.check(max_rejects, count.number, at_end=True)
+    if sink.samples:
+        sink.cut(count)

@@ -280,11 +280,9 @@ RawInput = Input | RawRecord
 
 def sample_of(found: RawInput) -> RecordSample:
     """Return the sample of an input, whose record is read now if it is still text."""
-    return (
-        found.read(found.source, found.text)
-        if isinstance(found, RawRecord)
-        else RecordSample(found)
-    )
+    if isinstance(found, RawRecord):
+        return found.read(found.source, found.text)
+    return RecordSample(found)
 
 
 def inline_bytes(sample: RawInput) -> int:

@@ -238,7 +238,7 @@ class Job:
 
     def _sequence(
         self,
-        sink: Sink,
+        sink: Sink | DryRunSink,
         count: InputCount,
         reject: Callable[[Reject], None],
         inputs: Iterator[RawInput],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datapipe.errors import SampleError
 from datapipe.index.manifest import Shard
@@ -30,6 +30,9 @@ from datapipe.pack.workers.prepare import Outcome, Pages
 from datapipe.pack.workers.worker import PreparedParts
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
+
+if TYPE_CHECKING:
+    from datapipe.pack.ray_engine import RaySink
 
 SHOWN = 3
 """Samples that a report writes out."""
@@ -106,33 +109,7 @@ class ShardSink(ShardWriter):
         self.finish(partial(self._journal.commit, checkpoint=checkpoint))
 
 
-class Sink(Protocol):
-    """Receiver of prepared samples in the order of the inputs.
-
-    `samples` and `bytes` are those of the shard that is being filled.
-    """
-
-    samples: int
-    bytes: int
-
-    def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
-        """Take the data of samples, whose rows are `start` to `stop`."""
-        ...
-
-    def cut(self, count: InputCount) -> None:
-        """End the shard."""
-        ...
-
-    def drain(self) -> None:
-        """Wait until all finished shards are in place."""
-        return
-
-    def close(self) -> None:
-        """Stop; an unfinished shard stays as it is."""
-        return
-
-
-class DryRunSink(Sink):
+class DryRunSink:
     """Sizes of the `shards` that would be written, which have no names."""
 
     def __init__(self) -> None:
@@ -140,20 +117,29 @@ class DryRunSink(Sink):
         self.shards: list[Shard] = []
 
     def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
+        """Take the data of samples, whose rows are `start` to `stop`."""
         self.images += sum(rows.images[start:stop])
         self.samples += stop - start
         self.bytes += len(data)
 
     def cut(self, count: InputCount) -> None:
+        """End the shard."""
         size = self.bytes + len(END)
         counts = {"samples": self.samples, "images": self.images, "bytes": size}
         self.shards.append(Shard(name="", index="", index_sha256="", **counts))
         self.samples = self.images = self.bytes = 0
 
 
+Sink: TypeAlias = "ShardSink | RaySink"
+"""Writer of prepared samples in the order of the inputs.
+
+`samples` and `bytes` are those of the shard that is being filled.
+"""
+
+
 def in_shards(
     parts: PreparedParts,
-    sink: Sink,
+    sink: Sink | DryRunSink,
     count: InputCount,
     tally: PackTally,
     reject: Callable[[Reject], None],

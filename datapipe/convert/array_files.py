@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
@@ -22,15 +21,15 @@ from datapipe.convert.chunk import ArrayChunk
 from datapipe.decode.spec import ImageSpec
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.block_checksums import SUMS
-from datapipe.index.files.crc32 import prefix_sums
-from datapipe.index.files.journal_files import JournalFiles
 from datapipe.index.files.npy import HEADER, NpyFile, header
-from datapipe.index.files.sealed_json import unseal_lines
 from datapipe.index.manifest import Shard
-from datapipe.index.parquet import file_sha256
-from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.journal import same_options
-from datapipe.pack.rejects import RejectCounts
+from datapipe.pack.journal import (
+    ShardJournal,
+    changed_file,
+    changed_index,
+    read_lines,
+    same_options,
+)
 from datapipe.store.arrays import (
     CHECKED,
     IMAGE_CRC32,
@@ -43,8 +42,6 @@ from datapipe.store.arrays import (
     TOKENS,
 )
 from datapipe.workers.ray_tasks import Stored
-
-logger = logging.getLogger(__name__)
 
 _JOURNAL = "convert.jsonl"
 _REJECTS = "convert-rejects.jsonl"
@@ -198,86 +195,47 @@ def _reserve(descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
 
-class ConvertJournal:
-    """A file with a line for each finished shard; `PackError` if started with other options."""
+class ConvertJournal(ShardJournal):
+    """Journal of a conversion; `PackError` if it was started with other options.
+
+    `parts` are the shards that are done, `noted` says how far each array goes then, and `inputs`
+    counts the samples looked at so far.
+    """
 
     def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
-        self._work = work
-        path = work / _JOURNAL
-        content = path.read_bytes() if path.exists() else b""
-        entries, ends = unseal_lines(content)
-        if entries:
-            same_options(out, entries[0]["options"], options)
-        done, changed = _count_whole(work, entries[1:])
-        if changed is None and len(content) > sum(ends[-1:]):
-            changed = path
-        if changed is not None:
-            logger.warning(
-                "%s is damaged; converting everything after shard %d again",
-                *(changed, done),
-            )
+        found = read_lines(work / _JOURNAL)
+        if found.head:
+            same_options(out, found.head["options"], options)
+        done = found.count_whole(_faults(work, found.entries), "converting")
+        self.parts = [Shard(**entry["part"]) for entry in found.entries[:done]]
         nothing = {"noted": {}, "inputs": 0, "rejected": 0, "rejects": (0, 0)}
-        last: dict[str, Any] = entries[done] if done else nothing
-        self.parts = [Shard(**entry["part"]) for entry in entries[1 : 1 + done]]  # that are done
-        self.noted: ArrayEnds = last["noted"]  # how far each array goes then
-        self.inputs: int = last["inputs"]  # samples looked at so far
-        self.refused = RejectCounts(number=last["rejected"])  # those of them that were refused
-        rejects_bytes, rejects_crc32 = last["rejects"]
-        self._files = JournalFiles(
-            work / _REJECTS,
-            path,
-            rejects_size=rejects_bytes,
-            rejects_crc32=rejects_crc32,
-            journal_size=ends[done] if entries else 0,
-            head=None if entries else {"options": options},
-        )
-
-    def reject(self, reject: Reject) -> None:
-        self._files.reject(reject.line())
-        self.refused.add(reject)
-
-    def rejects(self) -> bytes:
-        self._files.sync_rejects()
-        return (self._work / _REJECTS).read_bytes()
+        last: dict[str, Any] = found.entries[done - 1] if done else nothing
+        self.noted: ArrayEnds = last["noted"]
+        self.inputs: int = last["inputs"]
+        rejects = last["rejected"], *last["rejects"]
+        super().__init__(out, found, done, {"options": options}, work / _REJECTS, rejects)
 
     def commit(self, part: Shard, noted: ArrayEnds) -> None:
         entry = {
             "part": asdict(part),
             "noted": noted,
             "inputs": self.inputs,
-            "rejected": self.refused.number,
-            "rejects": [self._files.rejects_size, self._files.rejects_crc32],
+            "rejected": self.rejects.number,
+            "rejects": [self.rejects_bytes, self.rejects_crc32],
         }
-        self._files.note(entry)
+        self.note(entry)
         self.parts.append(part)
 
-    def close(self) -> None:
-        self._files.close()
 
-
-def _count_whole(work: Path, entries: Sequence[dict[str, Any]]) -> tuple[int, Path | None]:
-    """Return how many shards, from the first on, are as noted, and the file that differs next.
+def _faults(work: Path, entries: Sequence[dict[str, Any]]) -> Iterator[Path | None]:
+    """Yield for each shard a file that is not as it was noted, or None.
 
     Images have checksums of their own, and are compared when they are read.
     """
-    changed: dict[int, Path] = {}  # by shard
-
-    def compare(path: Path, ends: list[int], expected: list[int], start: int = 0) -> None:
-        sums = prefix_sums(path, ends, start=start)
-        wrong = (number for number, noted in enumerate(expected) if sums[number] != noted)
-        if (first := next(wrong, None)) is not None:
-            changed.setdefault(first, path)
-
+    faults = [changed_file(work / _REJECTS, [entry["rejects"] for entry in entries])]
     for name in entries[0]["noted"] if entries else ():
         item = np.dtype(_KINDS[name]).itemsize
-        noted = [entry["noted"][name] for entry in entries]
-        compare(work / name, [item * n for n, _ in noted], [crc for _, crc in noted], HEADER)
-    for number, entry in enumerate(entries):
-        index = work / str(entry["part"]["index"])
-        if not index.exists() or file_sha256(index) != entry["part"]["index_sha256"]:
-            changed.setdefault(number, index)
-            break
-    rejects = [entry["rejects"] for entry in entries]
-    compare(work / _REJECTS, [end for end, _ in rejects], [crc for _, crc in rejects])
-    done = min(changed, default=len(entries))
-    return done, changed.get(done)
+        noted = [(item * length, crc) for length, crc in (e["noted"][name] for e in entries)]
+        faults.append(changed_file(work / name, noted, start=HEADER))
+    for entry, *files in zip(entries, *faults, strict=True):
+        yield changed_index(work, Shard(**entry["part"])) or next(filter(None, files), None)

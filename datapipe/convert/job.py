@@ -33,13 +33,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
-from datapipe.index.manifest import (
-    MANIFEST,
-    Arrays,
-    Contribution,
-    Manifest,
-    read_manifest,
-)
+from datapipe.index.manifest import MANIFEST, Arrays, Contribution, Manifest, read_manifest
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import (
     REJECTS,
@@ -260,7 +254,7 @@ class _Conversion:
                 with closing(open_store(self.dataset)) as store:
                     self._write(store, files, journal, work)
                 names = files.finish()
-            return self._publish(journal, names, work), journal.refused
+            return self._publish(journal, names, work), journal.rejects
 
     def _write(self, store: Store, files: ArrayFiles, journal: ConvertJournal, work: Path) -> None:
         columns, shards = self.dataset.columns, self.dataset.manifest.shards
@@ -295,7 +289,7 @@ class _Conversion:
                 for _ in writers.run(self._sequenced(made, rows, files, journal, progress)):
                     pass
                 at_end = shard + 1 == len(shards)
-                journal.refused.check(self.max_rejects, journal.inputs, at_end=at_end)
+                journal.rejects.check(self.max_rejects, journal.inputs, at_end=at_end)
                 path = work / f"part-{shard:06d}.parquet"
                 part = indexed_shard(path, rows.table(), TEXTS, rows.text_bytes)
                 journal.commit(part, files.sync())
@@ -319,14 +313,15 @@ class _Conversion:
                 (source,) = columns.sources(np.array([sample]))
                 file = error.member or columns.key(sample)
                 journal.reject(Reject(source, error.reason, type(error).__name__, file))
-            journal.refused.check(self.max_rejects, journal.inputs)
+            journal.rejects.check(self.max_rejects, journal.inputs)
             progress.advance(samples)
             if self.spec is not None:
                 yield Stored(files.images - len(made.sums), images)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         source = self.dataset.manifest
-        rejects = journal.rejects()
+        journal.sync_rejects()
+        rejects = journal.rejects_path.read_bytes()
         sums = write_sums(work, [name for name in CHECKED if name in names])
         names = [*names, SUMS]
         before = self.dataset.home / REJECTS
@@ -338,7 +333,7 @@ class _Conversion:
                     shards=len(journal.parts),
                     inputs=source.samples,
                     inputs_sha256=source.fingerprint,
-                    rejected=journal.refused.number,
+                    rejected=journal.rejects.number,
                     rejects_bytes=len(rejects),
                     options=self.options,
                 ),

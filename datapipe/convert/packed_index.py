@@ -7,14 +7,7 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from datapipe.convert.job import (
-    ConvertReport,
-    array_folder,
-    arrays_at,
-    conversion_options,
-    convert_dataset,
-    report_of,
-)
+from datapipe.convert import job
 from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.spec import ImageSpec
@@ -40,7 +33,7 @@ def pack_arrays(
     space_check: bool = True,
     lock_check: bool = True,
     **options: Any,
-) -> ConvertReport:
+) -> job.ConvertReport:
     """Pack raw image-text data into arrays: `pack_dataset`, and `convert_dataset` of its shards.
 
     The shards are in the folder's working folder until the arrays are finished, so the disk needs
@@ -61,23 +54,23 @@ def pack_arrays(
         8
     """
     started = time.monotonic()
-    out = array_folder(arrays)
+    out = job.array_folder(arrays)
     common: dict[str, Any] = {
         "workers": workers,
         "max_rejects": max_rejects,
         "space_check": space_check,
         "lock_check": lock_check,
     }
-    expected = conversion_options(image, None if text is None else TextEncoder(text))
-    if (there := arrays_at(out)) is not None:
+    expected = job.conversion_options(image, None if text is None else TextEncoder(text))
+    if (there := job.arrays_at(out)) is not None:
         pack_dataset(raw, out, **common, **options)  # refuses what is not of the same raw data
         if not there.images:
             expected["image"] = {}  # as conversions of texts alone note it
         same_options(out, there.parts[-1].options, expected)
-        return report_of(there, out, started)
+        return job.report_of(there, out, started)
     shards = out / UNFINISHED / _SHARDS
     packed = pack_dataset(raw, shards, **common, **options)
-    made = convert_dataset(shards, out, image=image, text=text, **common)
+    made = job.convert_dataset(shards, out, image=image, text=text, **common)
     return replace(
         made,
         rejected=packed.rejected + made.rejected,

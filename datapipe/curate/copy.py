@@ -143,7 +143,7 @@ class _Copy(NamedTuple):
             else:
                 self._write(journal, count)
             count.number += len(self.rejects)
-            return journal.finish(count, 0, self.made_by)
+            return journal.finish(count, self.made_by)
 
     def _write(self, journal: Journal, count: InputCount) -> None:
         stores = list({id(run.store): run.store for run in self.runs}.values())
@@ -172,7 +172,7 @@ class _Copy(NamedTuple):
                     shard = written.shard
                     count.number += shard.samples
                     place_attempt(written, self.out)
-                    journal.commit(shard, journal.checkpoint(count, 0))
+                    journal.commit(shard, journal.checkpoint(count))
                     progress.advance(shard.samples)
             finally:
                 local.stop.set()  # after an interrupt, shards in progress are given up
@@ -191,4 +191,4 @@ class _Copy(NamedTuple):
                 (journal.work / name).replace(self.out / name)
                 fsync_folder(self.out)
                 count.number += len(table)
-                journal.commit(shard, journal.checkpoint(count, 0))
+                journal.commit(shard, journal.checkpoint(count))

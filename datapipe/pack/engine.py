@@ -6,48 +6,40 @@ and a sink, which takes these parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import RawInput
 from datapipe.pack.journal import Journal
-from datapipe.pack.sequence import ShardSink, Sink
+from datapipe.pack.sequence import ShardSink
 from datapipe.pack.workers.pool import MODULES, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import PreparedParts
 from datapipe.workers.engine import EngineName
 from datapipe.workers.template import warm_up
 
-
-class Preparation(Protocol):
-    """Workers that prepare inputs."""
-
-    def prepared(self, inputs: Iterable[RawInput], first: int) -> PreparedParts:
-        """Prepare inputs in order; the first has the ordinal `first`."""
-        ...
-
-    def close(self) -> None:
-        """End the workers at once."""
-        ...
+if TYPE_CHECKING:
+    from datapipe.pack.ray_engine import RayEngine
 
 
-class Engine(Protocol):
-    """Workers and writers of a pack."""
+class LocalEngine:
+    """Processes of this machine, and a thread that writes."""
 
-    @property
-    def lost(self) -> int:
-        """Inputs that became rejects because a node failed."""
-        return 0
+    lost = 0
+    """Inputs that became rejects because a node failed."""
 
-    def workers(self, options: PrepareOptions, *, few: bool) -> Preparation:
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        warm_up(MODULES)
+
+    def workers(self, options: PrepareOptions, *, few: bool) -> PackWorkers:
         """Return workers, for a `few` inputs or for many."""
-        ...
+        return PackWorkers(options, 1 if few else self._workers)
 
-    def sink(self, journal: Journal) -> Sink:
-        """Return the sink of the next shards; their tars may go to a URL."""
-        ...
+    def sink(self, journal: Journal) -> ShardSink:
+        """Return the sink of the next shards."""
+        assert journal.target is None
+        return ShardSink(journal)
 
     def note(self) -> str:
         """Return what the line of progress says of the workers."""
@@ -55,22 +47,10 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End what the engine started."""
-        return
 
 
-class LocalEngine(Engine):
-    """Processes of this machine, and a thread that writes."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        warm_up(MODULES)
-
-    def workers(self, options: PrepareOptions, *, few: bool) -> PackWorkers:
-        return PackWorkers(options, 1 if few else self._workers)
-
-    def sink(self, journal: Journal) -> ShardSink:
-        assert journal.target is None
-        return ShardSink(journal)
+Engine: TypeAlias = "LocalEngine | RayEngine"
+"""Workers and writers of a pack; each engine has what `LocalEngine` has."""
 
 
 def open_engine(

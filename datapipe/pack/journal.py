@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS, open_columns
-from datapipe.index.files.crc32 import prefix_sums
-from datapipe.index.files.journal_files import JournalFiles
+from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.lock import is_at, try_lock
-from datapipe.index.files.sealed_json import unseal_lines
+from datapipe.index.files.sealed_json import seal, unseal_lines
 from datapipe.index.manifest import (
     MANIFEST,
     UNFINISHED,
@@ -28,6 +27,7 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.parquet import file_sha256
 from datapipe.pack.input.raw_sample import InputCount, Reject
+from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.writers.shards import writing
 from datapipe.remote.upload import RemoteTarget
 
@@ -50,11 +50,134 @@ class Checkpoint:
     digest: str = ""  # of these inputs, to notice when the raw data has changed
 
 
-class Journal:
-    """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
+class JournalLines(NamedTuple):
+    """Lines of a journal, up to the first that a crash tore or that is damaged."""
+
+    path: Path
+    head: dict[str, Any]  # what was begun, with its options; empty without a whole line
+    entries: list[dict[str, Any]]  # one for each finished shard
+    ends: list[int]  # offset where each line ends, that of `head` first
+    is_damaged: bool  # more is in the file
+
+    def count_whole(self, faults: Iterable[Path | None], work: str) -> int:
+        """Return how many shards, from the first on, are without a fault; a warning says so.
+
+        `faults` gives a file of each shard that is not as it was noted, None if all are. `work` is
+        what was interrupted, such as "packing".
+        """
+        done = 0
+        fault = self.path if self.is_damaged else None
+        for found in faults:
+            if found is not None:
+                fault = found
+                break
+            done += 1
+        if fault is not None:
+            logger.warning("%s is damaged; %s everything after shard %d again", fault, work, done)
+        return done
+
+
+def read_lines(path: Path) -> JournalLines:
+    """Return what stands in a journal; nothing if there is none."""
+    content = path.read_bytes() if path.exists() else b""
+    lines, ends = unseal_lines(content)
+    head, *entries = lines or [{}]
+    return JournalLines(path, head, entries, ends, len(content) > sum(ends[-1:]))
+
+
+def changed_file(
+    path: Path, noted: Sequence[tuple[int, int]], *, start: int = 0
+) -> list[Path | None]:
+    """Return for each shard the path of a file that grew with them if it has changed, else None.
+
+    `noted` has its bytes from `start` on and their checksum, as they were after each shard.
+    """
+    sums = prefix_sums(path, [end for end, _ in noted], start=start)
+    return [None if now == crc else path for now, (_, crc) in zip(sums, noted, strict=True)]
+
+
+def changed_index(folder: Path, shard: Shard) -> Path | None:
+    """Return the path of a shard's index if it is missing or has changed, else None."""
+    index = folder / shard.index
+    is_whole = index.exists() and file_sha256(index) == shard.index_sha256
+    return None if is_whole else index
+
+
+def begun_on(out: Path) -> str | None:
+    """Return the fingerprint of the dataset that an interrupted pack in `out` appends to.
+
+    It is "" for a pack that makes a new dataset, and None if no pack was interrupted.
+    """
+    with suppress(OSError):
+        base: str | None = read_lines(out / UNFINISHED / _JOURNAL).head.get("base")
+        return base
+    return None
+
+
+class ShardJournal:
+    """Journal with a sealed line for each finished shard, and the file of rejects beside it.
+
+    Both are open to append to. What was written after the first `done` shards of `found` is cut
+    off: `last` has the number of their rejects, and the bytes and checksum of these. `head` is the
+    first line of a new journal. `out` is the output that errors name.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        found: JournalLines,
+        done: int,
+        head: Mapping[str, Any],
+        rejects: Path,
+        last: tuple[int, int, int],
+    ) -> None:
+        self.out = out
+        self.rejects_path = rejects
+        number, self.rejects_bytes, self.rejects_crc32 = last
+        self.rejects = RejectCounts(number=number)
+        with ExitStack() as opened:
+            self._rejects = opened.enter_context(rejects.open("ab"))
+            self._rejects.truncate(self.rejects_bytes)
+            self._journal = opened.enter_context(found.path.open("ab"))
+            self._journal.truncate(found.ends[done] if done else 0)
+            if not done:
+                self.note(head)
+            self._opened = opened.pop_all()
+
+    def reject(self, reject: Reject) -> None:
+        line = reject.line()
+        with writing(self.out):
+            self._rejects.write(line)
+        self.rejects_bytes += len(line)
+        self.rejects_crc32 = crc32(line, self.rejects_crc32)
+        self.rejects.add(reject)
+
+    def note(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the journal, and bring it to the disk, the rejects before it."""
+        with writing(self.out):
+            self.sync_rejects()
+            self._journal.write(seal(line).encode() + b"\n")
+            _sync(self._journal)
+
+    def sync_rejects(self) -> None:
+        _sync(self._rejects)
+
+    def close(self) -> None:
+        """Close both files; what matters of them is on the disk already."""
+        with suppress(OSError):
+            self._opened.close()
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+class Journal(ShardJournal):
+    """Journal of a pack, under `OUT/.pack`, of this run and interrupted ones.
 
     `base` is the finished dataset that is appended to. `last` is the checkpoint of the last of
-    `shards`, and `rejected` counts inputs after it too. Tars are at `target`, or in `out` without
+    `shards`, and `rejects` counts inputs after it too. Tars are at `target`, or in `out` without
     it. `placed` is called with every shard that is in place.
     """
 
@@ -71,93 +194,63 @@ class Journal:
         self.target = target
         self._placed = placed
         self.work = out / UNFINISHED
-        fingerprint = base.fingerprint if base else ""
-        begun = read_journal(out)
-        if begun and begun.base != fingerprint:  # left by a pack that was finished
-            begun = None
-        done = self._count_whole(begun) if begun else 0
-        if begun and done:
-            same_options(out, begun.options, options)
-            self.shards, self.last = list(begun.shards[:done]), begun.checkpoints[done - 1]
-        else:  # nothing is done that other options could contradict
-            begun = None
-            self.shards, self.last = [], Checkpoint()
-        self.rejected = self.last.rejected
-        self._files = JournalFiles(
-            self.work / REJECTS,
-            self.work / _JOURNAL,
-            rejects_size=self.last.rejects_bytes,
-            rejects_crc32=self.last.rejects_crc32,
-            journal_size=begun.ends[done] if begun else 0,
-            head=None if begun else {"options": options, "base": fingerprint},
-        )
+        head = {"options": options, "base": base.fingerprint if base else ""}
+        found, done = read_lines(self.work / _JOURNAL), 0
+        if found.head.get("base", head["base"]) == head["base"]:  # else left by a finished pack
+            done = found.count_whole(self._faults(found.entries), "packing")
+        if done:  # else nothing is done that other options could contradict
+            same_options(out, found.head["options"], options)
+        entries = found.entries[:done]
+        self.shards = [Shard(**entry.pop("shard")) for entry in entries]
+        self.last = Checkpoint(**entries[-1]) if done else Checkpoint()
+        rejects = self.last.rejected, self.last.rejects_bytes, self.last.rejects_crc32
+        super().__init__(out, found, done, head, self.work / REJECTS, rejects)
 
-    def _count_whole(self, begun: InterruptedPack) -> int:
-        """Return how many shards, from the first on, are as they were when they were finished.
+    def _faults(self, entries: Sequence[dict[str, Any]]) -> Iterator[Path | None]:
+        """Yield for each shard a file that is not as it was when it was finished, or None.
 
         Sizes, indexes and rejects are compared; members are when they are read.
         """
-        path = self.work / REJECTS
-        sums = prefix_sums(path, [checkpoint.rejects_bytes for checkpoint in begun.checkpoints])
-        fault: Path | None = None
-        done = 0
-        for shard, checkpoint, crc in zip(begun.shards, begun.checkpoints, sums, strict=True):
-            fault = self._changed(shard) or (path if crc != checkpoint.rejects_crc32 else None)
-            if fault is not None:
-                break
-            done += 1
-        if fault is None and begun.size > begun.ends[-1]:
-            fault = self.work / _JOURNAL
-        if fault is not None:
-            logger.warning("%s is damaged; packing everything after shard %d again", fault, done)
-        return done
+        noted = [(entry["rejects_bytes"], entry["rejects_crc32"]) for entry in entries]
+        rejects = changed_file(self.work / REJECTS, noted)
+        for entry, fault in zip(entries, rejects, strict=True):
+            yield self._changed(Shard(**entry["shard"])) or fault
 
     def _changed(self, shard: Shard) -> Path | None:
         """Return the file of a finished shard that is missing or has changed, else None."""
-        index = self.out / shard.index
-        if self._size_of(shard.name) != shard.bytes:
-            return self.out / shard.name
-        is_whole = index.exists() and file_sha256(index) == shard.index_sha256
-        return None if is_whole else index
-
-    def _size_of(self, name: str) -> int | None:
+        path = self.out / shard.name
         if self.target is not None:
-            return self.target.size_now(name)
-        path = self.out / name
-        return path.stat().st_size if path.exists() else None
+            size = self.target.size_now(shard.name)
+        else:
+            size = path.stat().st_size if path.exists() else None
+        return changed_index(self.out, shard) if size == shard.bytes else path
 
     @property
     def number(self) -> int:
         """Number of the next shard."""
         return len(self.shards) + (len(self._base.shards) if self._base else 0)
 
-    def reject(self, reject: Reject) -> None:
-        with writing(self.out):
-            self._files.reject(reject.line())
-        self.rejected += 1
-
-    def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
+    def checkpoint(self, inputs: InputCount) -> Checkpoint:
         """Return the current state of the pack, to be committed once the shard is in place."""
         return Checkpoint(
             inputs=inputs.number,
-            rejected=self.rejected,
-            rejects_bytes=self._files.rejects_size,
-            rejects_crc32=self._files.rejects_crc32,
-            saved_bytes=saved_bytes,
+            rejected=self.rejects.number,
+            rejects_bytes=self.rejects_bytes,
+            rejects_crc32=self.rejects_crc32,
+            saved_bytes=inputs.saved_bytes,
             digest=inputs.digest,
         )
 
     def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
         """Record durably that a shard is in place, with all inputs up to its last."""
-        with writing(self.out):
-            self._files.note({"shard": asdict(shard), **asdict(checkpoint)})
+        self.note({"shard": asdict(shard), **asdict(checkpoint)})
         self.shards.append(shard)
         self.last = checkpoint
         self._placed(shard)
 
-    def finish(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Manifest:
+    def finish(self, inputs: InputCount, options: dict[str, Any]) -> Manifest:
         """Publish the dataset with what this pack made of these inputs; return its manifest."""
-        end = self.checkpoint(inputs, saved_bytes)
+        end = self.checkpoint(inputs)
         part = Contribution(
             shards=len(self.shards),
             inputs=end.inputs,
@@ -170,7 +263,7 @@ class Journal:
         before = self._base or Manifest(shards=(), parts=())
         manifest = Manifest(shards=(*before.shards, *self.shards), parts=(*before.parts, part))
         with writing(self.out):
-            self._files.sync_rejects()
+            self.sync_rejects()
             self._publish_rejects(sum(part.rejects_bytes for part in before.parts))
             publish(self.out, manifest)
         return manifest
@@ -193,9 +286,6 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         joined.replace(published)
-
-    def close(self) -> None:
-        self._files.close()
 
 
 def refuse_foreign(out: Path) -> None:
@@ -263,8 +353,7 @@ def remove_finished(out: Path, manifest: Manifest, *, lock_check: bool) -> None:
     if not (out / UNFINISHED).exists():
         return
     with suppress(PackError), working_folder(out, lock_check=lock_check):
-        begun = read_journal(out)
-        if not begun or begun.base != manifest.fingerprint:
+        if begun_on(out) != manifest.fingerprint:
             remove_working_folder(out)
 
 
@@ -290,39 +379,3 @@ def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -
             f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
             "or the raw data as it was"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class InterruptedPack:
-    """State of an interrupted pack, as its journal has it."""
-
-    options: dict[str, Any]  # it was started with
-    base: str  # fingerprint of the dataset that it appends to, empty where it does not
-    # `shards`, `checkpoints`: finished, and where the pack stood after each
-    shards: list[Shard]
-    checkpoints: list[Checkpoint]
-    ends: list[int]  # offsets where the journal's lines end: of the first, and of each shard
-    size: int  # bytes of the journal, damaged ones included
-
-
-def read_journal(out: Path) -> InterruptedPack | None:
-    """Return what stands in the journal below `out`, up to damage; None where there is nothing."""
-    try:
-        content = (out / UNFINISHED / _JOURNAL).read_bytes()
-    except OSError:
-        return None
-    lines, ends = unseal_lines(content)
-    if not lines or "base" not in lines[0]:
-        if content:
-            path = out / UNFINISHED / _JOURNAL
-            logger.warning("%s is damaged; packing starts over", path)
-        return None
-    head, *entries = lines
-    return InterruptedPack(
-        options=head["options"],
-        base=head["base"],
-        shards=[Shard(**entry.pop("shard")) for entry in entries],
-        checkpoints=[Checkpoint(**entry) for entry in entries],
-        ends=ends,
-        size=len(content),
-    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,20 +113,19 @@ class MaxRejects:
     A share of 5 % or more allows five rejects, as long as two of three inputs are taken.
     """
 
-    number: int | None = None
-    share: float | None = None
+    limit: float
+    is_share: bool
 
     def exceeded(self, rejected: int, inputs: int, *, at_end: bool) -> bool:
-        if self.number is not None:
-            return rejected > self.number
-        assert self.share is not None
-        allowed = self.share * inputs
-        if self.share >= _ALLOWS_SOME:
+        if not self.is_share:
+            return rejected > self.limit
+        allowed = self.limit * inputs
+        if self.limit >= _ALLOWS_SOME:
             allowed = max(allowed, min(_ALWAYS_ALLOWED, _ALWAYS_SHARE * inputs))
         return (at_end or inputs >= _JUDGED_AFTER) and rejected > allowed
 
     def __str__(self) -> str:
-        return f"{self.number:,}" if self.number is not None else f"{(self.share or 0) * 100:g}%"
+        return f"{self.limit * 100:g}%" if self.is_share else f"{self.limit:,}"
 
 
 def parse_shard_size(text: str) -> ShardSize:
@@ -142,17 +143,13 @@ def parse_shard_size(text: str) -> ShardSize:
 
 def parse_max_rejects(text: str) -> MaxRejects:
     """Read a limit: `"20"` is a number of inputs, `"5%"` and `"0.05"` are a share."""
-    try:
+    is_share = text.endswith("%") or "." in text
+    with suppress(ValueError):
+        limit = float(text.removesuffix("%")) if is_share else int(text)
         if text.endswith("%"):
-            limit = MaxRejects(share=float(text[:-1]) / 100)
-        elif "." in text:
-            limit = MaxRejects(share=float(text))
-        else:
-            limit = MaxRejects(number=int(text))
-        if (limit.number or 0) >= 0 and 0 <= (limit.share or 0) <= 1:
-            return limit
-    except ValueError:
-        pass
+            limit /= 100
+        if 0 <= limit <= (1 if is_share else math.inf):
+            return MaxRejects(limit, is_share)
     raise PackError(
         f"--max-rejects {text!r} is neither a number such as 20 nor a share such as 5% or 0.05"
     )

@@ -1,4 +1,4 @@
-"""One pack to a folder: a reader, workers that prepare, a sequencer that commits in input order."""
+"""One pack to a folder: a reader, workers that prepare, shards in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
 from datapipe.errors import PackError, SampleError
 from datapipe.index.dataset import check_shards
 from datapipe.index.ignore import parse_ignore
-from datapipe.index.manifest import MANIFEST, Manifest, Shard, read_manifest
+from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, read_manifest
 from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.engine import Engine
 from datapipe.pack.input.members import with_unread_fields
@@ -23,12 +22,13 @@ from datapipe.pack.input.raw_sample import (
     InputFacts,
     RawInput,
     RawSample,
+    Reject,
     facts_of,
     sample_of,
 )
 from datapipe.pack.journal import (
     Journal,
-    read_journal,
+    begun_on,
     refuse_foreign,
     remove_finished,
     remove_working_folder,
@@ -42,7 +42,7 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
-from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, Sink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sink, in_shards
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK
@@ -74,7 +74,6 @@ class Job:
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
     leftovers: Leftovers | None = None
-    all_read: bool = False  # the last pass read all inputs, none was left out by `limit`
 
     def pack(self, *, append: bool, sidecars: tuple[str, ...], dry_run: bool) -> PackReport:
         """Do what is still to be done in the folder."""
@@ -95,19 +94,10 @@ class Job:
             write_sidecars(self.out, manifest, {*sidecars, *stale})
         return self.report(manifest, finished_before=manifest is before)
 
-    def report(self, manifest: Manifest, *, finished_before: bool) -> PackReport:
+    def report(
+        self, manifest: Manifest, *, finished_before: bool = False, dry_run: bool = False
+    ) -> PackReport:
         """Return the report on an output that has this manifest."""
-        return self._report(
-            samples=manifest.samples,
-            images=manifest.images,
-            rejected=manifest.rejected,
-            shards=len(manifest.shards),
-            bytes=manifest.bytes,
-            saved_bytes=manifest.saved_bytes,
-            finished_before=finished_before,
-        )
-
-    def _report(self, **output: Any) -> PackReport:
         image_notes = self.tally.image_notes(self.options.pages)
         if self.notes.captions_repeat_images and self.tally.repeats:
             image_notes.append(
@@ -119,6 +109,12 @@ class Job:
         if self.options.limit is None and self.tally.inputs:  # all was read
             unmatched = self.notes.unmatched(parse_ignore(self.options.ignore))
         return PackReport(
+            samples=manifest.samples,
+            images=manifest.images,
+            rejected=manifest.rejected,
+            shards=len(manifest.shards),
+            bytes=manifest.bytes,
+            saved_bytes=manifest.saved_bytes,
             seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
@@ -132,7 +128,8 @@ class Job:
             frames=self.tally.frames,
             teaching=self.tally.teaching,
             shown=tuple(self.tally.shown),
-            **output,
+            finished_before=finished_before,
+            dry_run=dry_run,
         )
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
@@ -140,10 +137,12 @@ class Job:
 
         PackError if the output is another's, or its state does not fit to `append`.
         """
-        begun = read_journal(self.out)
-        appending = bool(before and begun and begun.base == before.fingerprint)
+        begun = begun_on(self.out)
+        appending = before is not None and begun == before.fingerprint
         if append and before is None:
-            state = "unfinished: finish it first, with" if begun else "no dataset yet: make it with"
+            state = "no dataset yet: make it with"
+            if begun is not None:
+                state = "unfinished: finish it first, with"
             raise PackError(f"{self.out} is {state} the command without --append")
         if before is None:
             return False
@@ -188,7 +187,7 @@ class Job:
         """Write what is still to be written, committing shard by shard."""
         with working_folder(self.out, lock_check=self.lock_check) as work:
             if base != finished_in(self.out):
-                if not read_journal(self.out):
+                if begun_on(self.out) is None:
                     remove_working_folder(self.out)
                 raise PackError(
                     f"{self.out}: another pack has just ended here; run the same command again"
@@ -212,10 +211,8 @@ class Job:
             count.add(self._facts(sample))
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
-        sequencer = self._sequencer(sink, count)
-        self.tally.rejects.number = journal.rejected
-        sequencer.saved_bytes, sequencer.reject = journal.last.saved_bytes, journal.reject
-        self._sequence(sequencer, inputs, base)
+        self.tally.rejects, count.saved_bytes = journal.rejects, journal.last.saved_bytes
+        self._sequence(sink, count, journal.reject, inputs, base)
         sink.drain()
         if not journal.shards:
             examples = self.tally.rejects.examples
@@ -224,40 +221,33 @@ class Job:
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
         options = self.options.to_dict() | self.notes.found
-        return journal.finish(count, sequencer.saved_bytes, options)
+        return journal.finish(count, options)
 
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
-        sink = DryRunSink()
-        sequencer = self._sequencer(sink, InputCount())
-        self._sequence(sequencer, self._inputs(None), base)
-        return self._report(
-            samples=sink.total_samples,
-            images=sink.images,
+        sink, count = DryRunSink(), InputCount()
+        self._sequence(sink, count, self.tally.rejects.add, self._inputs(None), base)
+        made = Contribution(
+            shards=len(sink.shards),
+            inputs=count.number,
+            inputs_sha256=count.digest,
             rejected=self.tally.rejects.number,
-            shards=sink.shards,
-            bytes=sink.total_bytes,
-            saved_bytes=sequencer.saved_bytes,
-            dry_run=True,
+            saved_bytes=count.saved_bytes,
         )
-
-    def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
-        return Sequencer(
-            sink=sink,
-            size=self.size,
-            max_rejects=self.max_rejects,
-            count=count,
-            tally=self.tally,
-            note_input=self._note,
-            note=self.engine.note,
-        )
+        return self.report(Manifest(shards=tuple(sink.shards), parts=(made,)), dry_run=True)
 
     def _sequence(
-        self, sequencer: Sequencer, inputs: Iterator[RawInput], base: Manifest | None
+        self,
+        sink: Sink | DryRunSink,
+        count: InputCount,
+        reject: Callable[[Reject], None],
+        inputs: Iterator[RawInput],
+        base: Manifest | None,
     ) -> None:
-        """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
+        """Prepare `inputs`, which begin where `count` stands, and put them in order."""
         self.tally.map = self._map
-        if self.options.map is not None and not sequencer.count.number:
+        done = count.number
+        if self.options.map is not None and not done:
             inputs = self._announced(inputs)
         options = PrepareOptions(
             check=self.options.check,
@@ -269,18 +259,23 @@ class Job:
             map=self._map,
             key_salt=str(len(base.parts)) if base else "",
         )
-        done = sequencer.count.number
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
         few = left is not None and left <= CHUNK and options.videos is None
         with closing(self.engine.workers(options, few=few)) as pool:
-            writes_here = self.target is None and not isinstance(sequencer.sink, DryRunSink)
+            writes_here = self.target is None and not isinstance(sink, DryRunSink)
             if self.space_check and writes_here:
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
-                first = done + (base.inputs if base else 0)
-                sequencer.run(pool.prepared(inputs, first), progress)
-        self._note_leftovers()
+                parts = pool.prepared(inputs, done + (base.inputs if base else 0))
+                limits = self.size, self.max_rejects
+                for taken, part in in_shards(parts, sink, count, self.tally, reject, *limits):
+                    for sample, facts in zip(taken, part.facts, strict=True):
+                        self._note(sample.source, facts)
+                    rejected = self.tally.rejects.number
+                    notes = [f"{rejected:,} rejected" if rejected else "", self.engine.note()]
+                    progress.advance(len(taken), note=", ".join(filter(None, notes)))
+        self._note_leftovers(count)
         self.confirm()
 
     @property
@@ -314,13 +309,7 @@ class Job:
         self.leftovers = None
         if reading.reader.name != "folder":
             self.leftovers = Leftovers(reading.survey, reading.reader.name, self.notes)
-        inputs = itertools.islice(self._to_the_end(inputs), self.options.limit)
-        return with_unread_fields(inputs, self.notes)
-
-    def _to_the_end(self, inputs: Iterator[RawInput]) -> Iterator[RawInput]:
-        self.all_read = False
-        yield from inputs
-        self.all_read = True
+        return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
 
     def _facts(self, found: RawInput) -> InputFacts:
         """Return the facts of an input that no worker gets, and note them."""
@@ -334,8 +323,9 @@ class Job:
         if self.leftovers is not None:
             self.leftovers.take(source, facts.paths)
 
-    def _note_leftovers(self) -> None:
-        if self.leftovers is not None and self.all_read:
+    def _note_leftovers(self, count: InputCount) -> None:
+        all_read = self.options.limit is None or count.number < self.options.limit
+        if self.leftovers is not None and all_read:
             self.leftovers.note()
 
     def _expected(self) -> int | None:
@@ -349,5 +339,5 @@ class Job:
             for sample in self._inputs(None):
                 count.add(self._facts(sample))
                 progress.advance()
-        self._note_leftovers()
+        self._note_leftovers(count)
         return count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
@@ -23,14 +23,7 @@ from datapipe.pack.input.raw_sample import InputCount
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.ray_workers import RayWorkers, StoredData
-from datapipe.pack.writers.shards import (
-    ShardWriter,
-    WrittenShard,
-    attempt_shard,
-    place_attempt,
-    remove_attempts,
-    writing,
-)
+from datapipe.pack.writers import shards
 from datapipe.progress import readable_size
 from datapipe.remote.upload import RemoteTarget
 from datapipe.workers.ray_cluster import RayCluster, node_name
@@ -108,7 +101,7 @@ class RaySink:
         self._target = journal.target
         self._pieces: list[Piece] = []
         self._pending: deque[_Pending] = deque()  # shards that are being written, in order
-        remove_attempts(self._work)
+        shards.remove_attempts(self._work)
 
     @property
     def held(self) -> int:
@@ -122,8 +115,8 @@ class RaySink:
         while self._pending and self._cluster.ready([self._pending[0].written], 0):
             self._place()
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        checkpoint = self._journal.checkpoint(count, saved_bytes)
+    def cut(self, count: InputCount) -> None:
+        checkpoint = self._journal.checkpoint(count)
         room = _STORE_SHARE * self._cluster.memory
         while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
             self._place()
@@ -165,15 +158,15 @@ class RaySink:
                 f"{out}: a shard could not be written: {error}; run the same command again, "
                 "finished shards are kept"
             ) from error
-        written: WrittenShard
+        written: shards.WrittenShard
         written, table = result
         del self._pending[0]
         if self._target is None:
-            place_attempt(written, self._journal.out)
+            shards.place_attempt(written, self._journal.out)
         else:
             name = f"{UNFINISHED}/{written.folder.name}.tar"
             self._target.begin_task(self._target.move(name, written.shard.name)).result()
-            with writing(self._journal.out):
+            with shards.writing(self._journal.out):
                 replace_file(self._journal.out / written.shard.index, table)
         self._journal.commit(written.shard, pending.checkpoint)
 
@@ -188,7 +181,7 @@ class _Pending(NamedTuple):
 
 def write_shard(
     target: Path | RemoteTarget, number: int, pieces: Sequence[Piece], patience: float | None
-) -> tuple[WrittenShard, bytes] | None:
+) -> tuple[shards.WrittenShard, bytes] | None:
     """Write a shard of stretches of parts, below the working folder or at a URL. A task.
 
     Of a shard at a URL, the driver needs the bytes of the index too. None if a part did not come
@@ -196,26 +189,21 @@ def write_shard(
     """
     from ray.exceptions import GetTimeoutError
 
+    fill = partial(_fill, pieces, patience)
     try:
-        return _write(target, number, partial(_fill, pieces, patience))
+        if isinstance(target, Path):
+            return shards.attempt_shard(target, number, fill, node_name()), b""
+        with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
+            written = shards.attempt_shard(Path(name), number, fill, node_name())
+            shard, folder, _ = written
+            put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
+            target.begin_task(put).result()
+            return written, (folder / shard.index).read_bytes()
     except GetTimeoutError:
         return None
 
 
-def _write(
-    target: Path | RemoteTarget, number: int, fill: Callable[[ShardWriter], None]
-) -> tuple[WrittenShard, bytes]:
-    if isinstance(target, Path):
-        return attempt_shard(target, number, fill, node_name()), b""
-    with tempfile.TemporaryDirectory(prefix="datapipe-") as name:
-        written = attempt_shard(Path(name), number, fill, node_name())
-        shard, folder, _ = written
-        put = target.put(folder / shard.name, f"{UNFINISHED}/{folder.name}.tar")
-        target.begin_task(put).result()
-        return written, (folder / shard.index).read_bytes()
-
-
-def _fill(pieces: Sequence[Piece], patience: float | None, writer: ShardWriter) -> None:
+def _fill(pieces: Sequence[Piece], patience: float | None, writer: shards.ShardWriter) -> None:
     import ray
 
     batches = [pieces[first : first + _BATCH] for first in range(0, len(pieces), _BATCH)]

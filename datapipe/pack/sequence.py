@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datapipe.errors import SampleError
+from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import (
     InputCount,
-    InputFacts,
     RawImage,
     RawInput,
     RawSample,
@@ -27,10 +27,12 @@ from datapipe.pack.options import MaxRejects
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import SampleLesson, Teaching, WrittenSample, show
 from datapipe.pack.workers.prepare import Outcome, Pages
-from datapipe.pack.workers.worker import PreparedPart, PreparedParts
+from datapipe.pack.workers.worker import PreparedParts
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writers.ustar import END
-from datapipe.progress import Progress
+
+if TYPE_CHECKING:
+    from datapipe.pack.ray_engine import RaySink
 
 SHOWN = 3
 """Samples that a report writes out."""
@@ -102,107 +104,79 @@ class ShardSink(ShardWriter):
         super().__init__(journal.out, journal.work, journal.number)
         self._journal = journal
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        checkpoint = self._journal.checkpoint(count, saved_bytes)
+    def cut(self, count: InputCount) -> None:
+        checkpoint = self._journal.checkpoint(count)
         self.finish(partial(self._journal.commit, checkpoint=checkpoint))
 
 
-class Sink(Protocol):
-    """Receiver of prepared samples in the order of the inputs.
+class DryRunSink:
+    """Sizes of the `shards` that would be written, which have no names."""
 
-    `samples` and `bytes` are those of the shard that is being filled.
-    """
-
-    samples: int
-    bytes: int
+    def __init__(self) -> None:
+        self.samples = self.images = self.bytes = 0
+        self.shards: list[Shard] = []
 
     def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
         """Take the data of samples, whose rows are `start` to `stop`."""
-        ...
-
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        """End the shard."""
-        ...
-
-    def drain(self) -> None:
-        """Wait until all finished shards are in place."""
-        return
-
-    def close(self) -> None:
-        """Stop; an unfinished shard stays as it is."""
-        return
-
-
-class DryRunSink(Sink):
-    """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
-
-    def __init__(self) -> None:
-        self.samples = self.bytes = 0
-        self.shards = self.images = self.total_samples = self.total_bytes = 0
-
-    def write(self, data: Any, rows: Rows, start: int, stop: int, origin: int) -> None:
         self.images += sum(rows.images[start:stop])
         self.samples += stop - start
         self.bytes += len(data)
 
-    def cut(self, count: InputCount, saved_bytes: int) -> None:
-        self.shards += 1
-        self.total_samples += self.samples
-        self.total_bytes += self.bytes + len(END)
-        self.samples = self.bytes = 0
+    def cut(self, count: InputCount) -> None:
+        """End the shard."""
+        size = self.bytes + len(END)
+        counts = {"samples": self.samples, "images": self.images, "bytes": size}
+        self.shards.append(Shard(name="", index="", index_sha256="", **counts))
+        self.samples = self.images = self.bytes = 0
 
 
-@dataclass(kw_only=True)
-class Sequencer:
-    """One pass over parts; `count` and `saved_bytes` may start where an earlier run stopped."""
+Sink: TypeAlias = "ShardSink | RaySink"
+"""Writer of prepared samples in the order of the inputs.
 
-    sink: Sink
-    size: ShardSize
-    max_rejects: MaxRejects
-    count: InputCount
-    tally: PackTally
-    saved_bytes: int = 0
-    reject: Callable[[Reject], None] = lambda reject: None  # takes a rejected input
-    # Takes the source of every input and its facts
-    note_input: Callable[[str, InputFacts], None] = lambda source, facts: None
-    note: Callable[[], str] = lambda: ""  # on the workers, for the line of progress
+`samples` and `bytes` are those of the shard that is being filled.
+"""
 
-    def run(self, parts: PreparedParts, progress: Progress) -> None:
-        """Take all parts; PackError if too many inputs are rejected, or writing fails."""
-        rejects = self.tally.rejects
-        for inputs, part in parts:
-            self._take(inputs, part)
-            rejected = rejects.number
-            notes = [f"{rejected:,} rejected" if rejected else "", self.note()]
-            progress.advance(len(inputs), note=", ".join(filter(None, notes)))
-        rejects.check(self.max_rejects, self.count.number, at_end=True)
-        if self.sink.samples:
-            self.sink.cut(self.count, self.saved_bytes)
 
-    def _take(self, inputs: list[RawInput], part: PreparedPart) -> None:
-        sink, rejects = self.sink, self.tally.rejects
+def in_shards(
+    parts: PreparedParts,
+    sink: Sink | DryRunSink,
+    count: InputCount,
+    tally: PackTally,
+    reject: Callable[[Reject], None],
+    size: ShardSize,
+    max_rejects: MaxRejects,
+) -> PreparedParts:
+    """Put parts into shards in the order of their inputs; yield each part afterwards.
+
+    `count` may start where an earlier run stopped. `reject` takes a rejected input, and adds it to
+    those of `tally`. PackError if too many inputs are rejected, or writing fails.
+    """
+    rejects = tally.rejects
+    for inputs, part in parts:
         # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
         for sample, outcome, facts in zip(inputs, part.outcomes, part.facts, strict=True):
-            self.note_input(sample.source, facts)
             if isinstance(outcome, Reject):
-                self.reject(outcome)
-                rejects.add(outcome)
-                self.count.add(facts)
-                rejects.check(self.max_rejects, self.count.number)
+                reject(outcome)
+                count.add(facts)
+                rejects.check(max_rejects, count.number)
                 continue
             waiting = sink.samples + stop - row
-            if self.size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
+            if size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
                 sink.write(part.data[start:end], part.rows, row, stop, start)
                 start, row = end, stop
-                sink.cut(self.count, self.saved_bytes)
+                sink.cut(count)
             end += outcome.bytes
             stop += 1
-            self.saved_bytes += outcome.saved
-            self.count.add(facts)
-            self.tally.accept(sample, outcome)
+            count.saved_bytes += outcome.saved
+            count.add(facts)
+            tally.accept(sample, outcome)
             if rejects.number:
-                rejects.check(self.max_rejects, self.count.number)
+                rejects.check(max_rejects, count.number)
         if stop > row:
             sink.write(part.data[start:end], part.rows, row, stop, start)
-        self.tally.inputs += len(inputs)
+        tally.inputs += len(inputs)
+        yield inputs, part
+    rejects.check(max_rejects, count.number, at_end=True)
+    if sink.samples:
+        sink.cut(count)

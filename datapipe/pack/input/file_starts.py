@@ -22,16 +22,14 @@ _BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3
 
 def start_of(path: str | os.PathLike[str], most: int = _START) -> bytes:
     """Return the first bytes of a file; none if it cannot be read or is a pipe."""
-    try:
+    with suppress(OSError, ValueError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return b""
-    try:
-        return os.read(descriptor, most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return os.read(descriptor, most)
+        finally:
+            os.close(descriptor)
+    return b""
 
 
 def start_of_text(path: Path) -> bytes:

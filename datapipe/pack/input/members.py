@@ -12,14 +12,7 @@ from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.ignore import ignored_by, why_ignored
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
-from datapipe.index.tar.contents import (
-    FURTHER_TEXT,
-    Content,
-    companions,
-    content_of,
-    why_unread,
-    with_starts,
-)
+from datapipe.index.tar import contents
 from datapipe.index.tar.grouping import Group, Grouped, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.raw_sample import (
@@ -40,11 +33,11 @@ from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
-def tar_members(path: Path, group: Group) -> list[tuple[Content, Blob]]:
+def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]:
     """Return the members of a sample in a tar as (content, bytes)."""
     return [
         (
-            content_of((split_name(m.name) or ("", ""))[1], m.start),
+            contents.content_of((split_name(m.name) or ("", ""))[1], m.start),
             Blob(path, m.offset, m.size, m.name),
         )
         for m in group.members
@@ -55,7 +48,7 @@ def read_members(
     tar: TarScanner, ignore: Sequence[str], notes: Notes, label: str
 ) -> Iterator[TarMember]:
     """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
-    for member in with_starts(tar):
+    for member in contents.with_starts(tar):
         if ignore and (pattern := ignored_by(member.name, ignore)):
             notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
         else:
@@ -70,7 +63,7 @@ def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]
 
 def sample_of_members(
     source: str,
-    members: Sequence[tuple[Content, Blob]],
+    members: Sequence[tuple[contents.Content, Blob]],
     notes: Notes,
     *,
     videos: bool = False,
@@ -89,7 +82,7 @@ def sample_of_members(
     is_image = [content.kind == "image" or content.converted for content, _ in members]
     images = list(compress(members, is_image))
     others = [member for member, found in zip(members, is_image, strict=True) if not found]
-    if not (images or clips) and (reason := why_unread(content for content, _ in others)):
+    if not (images or clips) and (reason := contents.why_unread(content for content, _ in others)):
         return Reject(source, reason, "DecodeError")
     caption: Blob | NamedTexts | None = None
     texts = find_texts([content.ext for content, _ in others])
@@ -102,9 +95,9 @@ def sample_of_members(
     record = _take_json(others)
     for content, _ in others:
         is_text = content.kind or content.ext.lower().endswith(".json")
-        what = FURTHER_TEXT if is_text else content.medium
+        what = contents.FURTHER_TEXT if is_text else content.medium
         notes.members.keep(content.ext, what, f"{source}.{content.ext}")
-    for ext in companions([content.ext for content, _ in images]):
+    for ext in contents.companions([content.ext for content, _ in images]):
         notes.members.accompany(ext, source)
     raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]
     kept = tuple((content.ext, blob) for content, blob in others)
@@ -153,7 +146,7 @@ def _read_turn(ext: str, blob: Blob | InlineBlob) -> str:
     return text
 
 
-def _take_json(members: list[tuple[Content, Blob]]) -> Blob | None:
+def _take_json(members: list[tuple[contents.Content, Blob]]) -> Blob | None:
     """Take the first JSON member out of a list, preferably one without a prefix."""
     found = [member for member in members if member[0].ext.lower().rpartition(".")[2] == "json"]
     if not found:

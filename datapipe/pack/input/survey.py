@@ -21,23 +21,23 @@ _KEPT_LOOKS = 64  # a first record may hold images
 _COUNTED = 20_000
 
 
-class _Folders:
-    """Listings of folders, kept up to half a million names; further folders are listed again."""
+def _listings(*, videos: bool) -> Callable[[str], Listing]:
+    """Return `list_folder` that keeps half a million names; further folders are listed again."""
+    kept: dict[str, Listing] = {}
+    room = _KEPT_NAMES
 
-    def __init__(self, *, videos: bool) -> None:
-        self._videos = videos
-        self._kept: dict[str, Listing] = {}
-        self._room = _KEPT_NAMES
+    def listing(folder: str) -> Listing:
+        nonlocal room
+        found = kept.get(folder)
+        if found is None:
+            found = list_folder(folder, strict=True, videos=videos)
+            size = 1 + len(found.files) + len(found.folders)
+            if size <= room:
+                room -= size
+                kept[folder] = found
+        return found
 
-    def listing(self, folder: str) -> Listing:
-        listing = self._kept.get(folder)
-        if listing is None:
-            listing = list_folder(folder, strict=True, videos=self._videos)
-            size = 1 + len(listing.files) + len(listing.folders)
-            if size <= self._room:
-                self._room -= size
-                self._kept[folder] = listing
-        return listing
+    return listing
 
 
 class Survey:
@@ -47,6 +47,7 @@ class Survey:
         raw: the path.
         is_file, is_folder, is_list: what it is, a list of tars such as `train-{00..99}.tar` too.
         videos: whether videos count as images, as where their frames are wanted.
+        listing: function that returns the content of a folder; OSError if it cannot be read.
 
     Examples:
         >>> survey = Survey("photos")
@@ -60,21 +61,17 @@ class Survey:
         self.is_file, self.is_folder = self.raw.is_file(), self.raw.is_dir()
         self.is_list = not (self.is_file or self.is_folder) and names_shards(self.raw)
         self._root = os.fspath(self.raw)
-        self._folders = _Folders(videos=videos)
+        self.listing = _listings(videos=videos)
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def is_picture(self, ext: str) -> bool:
         """Return whether an extension is that of an image, or of a video that counts as one."""
         return is_picture(ext, self.videos)
 
-    def listing(self, folder: str) -> Listing:
-        """Return the content of a folder; OSError if it cannot be read."""
-        return self._folders.listing(folder)
-
     def inside(self, folder: str) -> Survey:
         """Return the survey of a folder at the top, which knows what this one found there."""
         inner = Survey(self.raw / folder, videos=self.videos)
-        inner._folders, inner._looks = self._folders, self._looks
+        inner.listing, inner._looks = self.listing, self._looks
         return inner
 
     @cached_property

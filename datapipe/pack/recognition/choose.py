@@ -14,12 +14,17 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.pack.input.archives import refuse_archive
-from datapipe.pack.input.loose_images import LooseImages, loose_images
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers import RawReading, Reader, all_readers, list_formats
-from datapipe.pack.recognition.counts import Counts, are_unpacked, count
+from datapipe.pack.recognition.counts import (
+    Counts,
+    LooseImages,
+    are_unpacked,
+    count,
+    loose_images,
+)
 from datapipe.pack.recognition.textless import refuse_textless
 from datapipe.pack.recognition.unrecognized import unrecognized
 from datapipe.pack.records.fields.field_map import parse_map

@@ -1,4 +1,4 @@
-"""Counts of what a reading of a folder would give, by a bounded look."""
+"""Counts of what a reading of a folder would give, and of its loose images, by a bounded look."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
@@ -15,7 +15,8 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
 from datapipe.pack.input.archives import lies_beside
-from datapipe.pack.input.loose_images import LooseImages
+from datapipe.pack.input.file_kinds import split_extension
+from datapipe.pack.input.file_starts import are_labels
 from datapipe.pack.input.raw_sample import Blob, Input, ReadOptions, Reject, inline_bytes, printable
 from datapipe.pack.input.real_paths import real_paths
 from datapipe.pack.input.survey import Survey
@@ -24,6 +25,7 @@ from datapipe.pack.readers import RawReading
 from datapipe.pack.readers.webdataset import tars_in
 from datapipe.pack.teaching import show
 from datapipe.report.table import counted
+from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _RECORDS = 2000
 _BYTES = 64 << 20
@@ -31,6 +33,47 @@ _STATS = 200
 _TARS = 4
 _UNPACKED = 20  # more tars are not looked into
 _MEMBERS = 20_000
+_LOOSE = 50_000  # files among which loose images are counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooseImages:
+    """Images below a folder that are files of their own."""
+
+    # Each image's path as `real_paths` spells it, with whether a text of the same stem is beside it
+    paths: dict[str, bool] = field(default_factory=dict)
+    complete: bool = True  # False where there were more files than were looked at
+
+    @property
+    def pairs(self) -> int:
+        """Number of images with a text beside them."""
+        return sum(self.paths.values())
+
+    def describe(self) -> str:
+        """Return the counts as text: `1,067 images, 12 of them with a text`."""
+        more = "" if self.complete else " or more"
+        texts = f"{self.pairs:,} of them" if self.pairs else "none"
+        return f"{counted(len(self.paths), 'image')}{more}, {texts} with a text of the same stem"
+
+
+def loose_images(survey: Survey) -> LooseImages:
+    """Return the images of a survey, folder by folder in order, until enough files were seen."""
+    paths: dict[str, bool] = {}
+    seen = 0
+    for listing in survey.walk():
+        if seen >= _LOOSE:
+            return LooseImages(paths=paths, complete=False)
+        seen += len(listing.files)
+        if not listing.images:
+            continue
+        parts = ((*split_extension(name), name) for name in listing.files)
+        texts = {s: name for s, ext, name in parts if ext == "json" or ext in TEXT_EXTENSIONS}
+        if texts and are_labels(f"{listing.folder}/{texts[stem]}" for stem in sorted(texts)):
+            texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
+        real = os.path.realpath(listing.folder)
+        for name in listing.images:
+            paths[f"{real}/{name}"] = name in texts or split_extension(name)[0] in texts
+    return LooseImages(paths=paths)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from typing import Any
 from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.records.streams.json_stream import small_object
 
-_FILES = 20_000
 _FEW = 20
 _NUMBERED = re.compile(r".*-\d{5}-of-\d{5}")
 _HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -1,7 +1,7 @@
 """Messages of image libraries while a worker prepares a sample.
 
 Pillow warns through `warnings` and `logging`, without the name of a file; libtiff prints to the
-standard error of the worker. `messages_about` returns both to the code that knows the file. What
+standard error of the worker. `LibraryMessages` gives both to the code that knows the file. What
 other libraries print is left alone.
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
@@ -30,16 +28,26 @@ _FOLDER = os.path.dirname(Image.__file__)
 _TIFF = (b"II", b"MM")
 
 
-@dataclass
 class LibraryMessages:
-    """Messages about one image."""
+    """Messages about one image, from now until those about the next one."""
 
-    pixels: list[str] = field(default_factory=list)  # of its pixels, by libtiff
-    warned: list[str] = field(default_factory=list)  # by Pillow
+    def __init__(self, data: memoryview) -> None:
+        global _current
+        _current = self
+        self._is_tiff, self._start = bytes(data[:2]) in _TIFF, printed_so_far()
+        self.logged: list[str] = []  # by Pillow, of pixels
+        self.warned: list[str] = []  # by Pillow
+
+    def pixels(self) -> list[str]:
+        """Take the messages about its pixels, by libtiff."""
+        lines = take_printed(self._start).splitlines() if self._is_tiff else []
+        # "ZIPDecode: Decoding error at scanline 0."
+        said = [line.partition(": ")[2].removesuffix(".") or line for line in lines]
+        return self.logged + said
 
     def notes(self) -> list[str]:
         """Return what a person should know of an image that was packed, one line a kind."""
-        found = dict.fromkeys([DAMAGED_PIXELS] if self.pixels else [])
+        found = dict.fromkeys([DAMAGED_PIXELS] if self.pixels() else [])
         for text in self.warned:
             if text.startswith(_NOT_WORTH_IT):
                 continue
@@ -52,29 +60,11 @@ class LibraryMessages:
         return list(found)
 
 
-_current = LibraryMessages()
-
-
-def messages_about(data: memoryview) -> Callable[[], LibraryMessages]:
-    """Begin to work at an image; return the function that returns the messages about it."""
-    global _current
-    _current = LibraryMessages()
-    start, by_libtiff = printed_so_far(), bytes(data[:2]) in _TIFF
-
-    def take() -> LibraryMessages:
-        global _current
-        taken, _current = _current, LibraryMessages()
-        if by_libtiff:
-            # "ZIPDecode: Decoding error at scanline 0."
-            lines = take_printed(start).splitlines()
-            taken.pixels += [line.partition(": ")[2].removesuffix(".") or line for line in lines]
-        return taken
-
-    return take
+_current = LibraryMessages(memoryview(b""))
 
 
 def keep_messages() -> None:
-    """Let this worker keep messages of Pillow for `messages_about`."""
+    """Let this worker keep messages of Pillow for `LibraryMessages`."""
     warnings.filterwarnings("always", module=_SOURCES)
     # The size of an image is judged by `max_pixels`.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -94,5 +84,5 @@ def keep_messages() -> None:
 def _keep_record(record: logging.LogRecord) -> bool:
     if record.levelno < logging.WARNING:
         return True
-    _current.pixels.append(record.getMessage())
+    _current.logged.append(record.getMessage())
     return False

@@ -6,9 +6,8 @@ This is the part of a pack that workers do; it knows nothing of shards and of ot
 from __future__ import annotations
 
 import hashlib
-import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -28,7 +27,6 @@ from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import (
     Blob,
-    ByteRange,
     NamedTexts,
     RawImage,
     RawSample,
@@ -40,7 +38,7 @@ from datapipe.pack.input.rejected import rejected
 from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, look
-from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
+from datapipe.pack.workers.library_messages import LibraryMessages
 from datapipe.pack.workers.texts import dump, encode, read_caption, read_record
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
@@ -220,8 +218,12 @@ class _Sample:
             self.add_listed(video, video.fps, options)
             return
         (blob,) = video.blobs
+        smaller, limit = self.options.shrink, self.options.max_pixels
         try:
-            with blob.file() as file, closing(self.open_video(file, options)) as reader:
+            with (
+                blob.file() as file,
+                closing(VideoReader(file, options, smaller, max_pixels=limit)) as reader,
+            ):
                 for frame, (content, info) in enumerate(reader.encoded()):
                     view = self.buffer.put(content)
                     self.sizes.append(ImageSize(*info.upright, info.orientation))
@@ -229,10 +231,6 @@ class _Sample:
         except DecodeError as error:
             raise DecodeError(error.reason, member=error.member or blob.label) from error
         self.videos.append(Video(video.name, first, reader.times, reader.duration, reader.fps))
-
-    def open_video(self, file: ByteRange | io.BytesIO, options: VideoOptions) -> VideoReader:
-        shrink_options, limit = self.options.shrink, self.options.max_pixels
-        return VideoReader(file, options, shrink_options, max_pixels=limit)
 
     def add_listed(self, video: RawVideo, fps: float, options: VideoOptions) -> None:
         """Take frames of a video that are images already."""
@@ -260,7 +258,7 @@ class _Sample:
     ) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is converted."""
         data = self.buffer.read(image.blob)
-        messages = messages_about(data)
+        messages = LibraryMessages(data)
         label, limit = image.blob.label, self.options.max_pixels
         shrink_options = shrink_options or self.options.shrink
         form = encoded = None
@@ -288,10 +286,10 @@ class _Sample:
                 if encoded is None and self.options.check == "decode":
                     check_image(data, info, max_pixels=limit)
         except DecodeError as error:
-            said = messages().pixels
+            said = messages.pixels()
             reason = f"{error.reason} ({said[0]})" if said else error.reason
             raise DecodeError(reason, member=label) from error
-        self.notes += [(text, label) for text in messages().notes()]
+        self.notes += [(text, label) for text in messages.notes()]
         if form:
             if codec == "JPEG" and shrink_options.image_format == "keep":
                 codec = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
@@ -304,11 +302,7 @@ class _Sample:
         self.add(image.prefix, info.format, data)
 
     def add_pages(
-        self,
-        image: RawImage,
-        data: bytes,
-        info: ImageInfo,
-        messages: Callable[[], LibraryMessages],
+        self, image: RawImage, data: bytes, info: ImageInfo, messages: LibraryMessages
     ) -> None:
         """Add each page of an image that was read last as an image of its own."""
         pages = encode_pages(data, info, self.options.shrink, max_pixels=self.options.max_pixels)
@@ -316,7 +310,7 @@ class _Sample:
             view = self.buffer.put(content) if number else self.buffer.replace(content)
             self.sizes.append(ImageSize(*page.upright, page.orientation))
             self.add(image.prefix, page.format, view)
-        self.notes += [(text, image.blob.label) for text in messages().notes()]
+        self.notes += [(text, image.blob.label) for text in messages.notes()]
 
     def add(self, prefix: str, kind: str, data: memoryview) -> None:
         """Complete the member that was laid out last."""

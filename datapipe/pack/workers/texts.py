@@ -4,36 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from datapipe.errors import DecodeError, SampleError
-from datapipe.index.files.crc32 import crc32
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample, has_video
+from datapipe.errors import DecodeError
+from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.text.sample_text import as_record, parse_json, parse_text
-
-
-def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
-    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
-
-    It is the file's label and the checksum of the member, by the member's extension; None for a
-    file that cannot be read.
-    """
-    found: dict[str, tuple[str, int | None]] = {}
-    if isinstance(sample.caption, NamedTexts):  # which the record may take up
-        return found
-    if isinstance(sample.caption, Blob):
-        found["txt"] = (sample.caption.label, _crc_of(read_caption, sample.caption))
-    if isinstance(sample.record, Blob) and not has_video(sample):  # which adds times to it
-        found["json"] = (sample.record.label, _crc_of(read_record, sample.record))
-    return found
-
-
-def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
-    try:
-        return crc32(read(blob)[1])
-    except SampleError:
-        return None
 
 
 def read_caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:

@@ -72,17 +72,15 @@ class Preparer:
             else:
                 row, start, outcome = result
                 self._rows.append(row, start)
-            yield from self._take_ready()
+            yield from self._ready
+            self._ready.clear()
             self._outcomes.append(outcome)
             self._facts.append(facts)
         self._buffer.flush()
         if self._outcomes:
             self._add_part(memoryview(b""), False)
-        yield from self._take_ready()
-
-    def _take_ready(self) -> list[PreparedPart]:
-        ready, self._ready = self._ready, []
-        return ready
+        yield from self._ready
+        self._ready.clear()
 
     def _add_part(self, data: memoryview, own: bool) -> None:
         self._ready.append(PreparedPart(data, self._outcomes, self._facts, self._rows, own))

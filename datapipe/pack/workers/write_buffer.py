@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 
+_NONE = memoryview(b"")
+
 
 class WriteBuffer:
     """Buffer of tar members; `begin`, `commit` and `discard` bracket a sample.
@@ -25,9 +27,8 @@ class WriteBuffer:
     ) -> None:
         self._take = take
         self._send = send
-        self._memory = memoryview(b"")
-        self._own = False  # the memory is not a segment
-        self._spare = memoryview(b"")  # segment kept while a large sample has memory of its own
+        self._memory = _NONE
+        self._spare = _NONE  # segment kept while a large sample has memory of its own
         self._sample = 0  # offset of the sample
         self._member = 0  # offset of the member that is being laid out
         self._end = 0
@@ -41,14 +42,13 @@ class WriteBuffer:
 
     def discard(self) -> None:
         self._end = self._sample
-        if self._own and not self._sample:
-            self._memory, self._own = self._spare, False
+        if self._spare and not self._sample:
+            self._memory, self._spare = self._spare, _NONE
 
     def flush(self) -> None:
         if self._end:
-            data, own = self._memory[: self._end], self._own
-            self._memory = self._spare if own else memoryview(b"")
-            self._own, self._end = False, 0
+            data, own = self._memory[: self._end], bool(self._spare)
+            self._memory, self._spare, self._end = self._spare, _NONE, 0
             self._send(data, own)
 
     def read(self, blob: Blob | InlineBlob) -> memoryview:
@@ -97,9 +97,7 @@ class WriteBuffer:
         if not len(self._memory):
             self._memory = self._take()
         if len(begun) + need > len(self._memory):
-            if not self._own:
-                self._spare = self._memory
-            self._own = True
+            self._spare = self._spare or self._memory
             self._memory = memoryview(bytearray(2 * len(begun) + need))
         self._memory[: len(begun)] = begun
         self._sample, self._end = 0, len(begun)

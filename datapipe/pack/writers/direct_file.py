@@ -11,12 +11,12 @@ import fcntl
 import logging
 import mmap
 import os
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
+from threading import Thread
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -31,20 +31,19 @@ class TaskThread:
     """Thread that runs tasks in order; after an error none is run, and the caller gets it."""
 
     def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._pending: deque[Future[None]] = deque()
+        self._tasks: Queue[Callable[[], object] | None] = Queue(_MOST_TASKS)
         self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def submit(self, task: Callable[..., object], *args: Any) -> None:
         """Run `task(*args)` after all that were submitted before, or raise the error of one."""
-        self.drain(_MOST_TASKS - 1)
-        self._pending.append(self._executor.submit(self._run, task, args))
+        self.check()
+        self._tasks.put(partial(task, *args))
 
-    def drain(self, most: int = 0) -> None:
-        """Wait until at most so many tasks are not done; raise like `submit`."""
-        while len(self._pending) > most:
-            self._pending[0].result()
-            self._pending.popleft()
+    def drain(self) -> None:
+        """Wait until all tasks are done; raise like `submit`."""
+        self._tasks.join()
         self.check()
 
     def check(self) -> None:
@@ -53,14 +52,18 @@ class TaskThread:
 
     def close(self) -> None:
         """End the thread once all tasks are done or passed over."""
-        self._executor.shutdown()
+        self._tasks.put(None)
+        self._thread.join()
 
-    def _run(self, task: Callable[..., object], args: tuple[Any, ...]) -> None:
-        try:
-            if self._error is None:
-                task(*args)
-        except BaseException as error:
-            self._error = error
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                if self._error is None:
+                    task()
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._tasks.task_done()
 
 
 class DirectFile:
@@ -90,10 +93,6 @@ class DirectFile:
         self._opened.add(self._descriptor)
         self._filled = self._written = 0
 
-    @property
-    def size(self) -> int:
-        return self._written + self._filled
-
     def write(self, data: memoryview | bytes) -> None:
         """Append `data`, which the caller may change afterwards."""
         view = memoryview(data)
@@ -109,20 +108,18 @@ class DirectFile:
 
     def finish(self) -> None:
         """Write the rest, sync and close, in the thread."""
-        size, descriptor = self.size, self._descriptor
+        size = self._written + self._filled
         if self._block is not None and self._filled:
             aligned = -(-self._filled // _ALIGNED) * _ALIGNED
             self._block[self._filled : aligned] = bytes(aligned - self._filled)
             self._write_block(aligned)
-        self._thread.submit(self._sync, descriptor, size)
-        self._descriptor = -1
+        self._thread.submit(self._sync, self._descriptor, size)
 
     def abandon(self) -> None:
         """Close without finishing; the thread must have ended."""
         for descriptor in self._opened:
             os.close(descriptor)
         self._opened.clear()
-        self._descriptor = -1
 
     def _take(self) -> mmap.mmap:
         while True:

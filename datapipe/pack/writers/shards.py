@@ -84,7 +84,6 @@ class ShardWriter:
         self._thread = TaskThread("datapipe-pack-writer")
         self._finisher = TaskThread("datapipe-pack-finisher")
         self._file = DirectFile(self._thread)
-        self._open = False
         self._rows = Rows()
         self._tables: list[pa.Table] = []
         self.samples = 0
@@ -115,9 +114,8 @@ class ShardWriter:
         self.samples += len(table)
 
     def _begin(self) -> None:
-        if not self._open:
+        if not self.bytes:
             self._file.open(self._work / f"{self._name}.tar")
-            self._open = True
 
     def finish(self, commit: Callable[[Shard], None]) -> None:
         """Close the shard that is being written; `commit` is called once it is in place."""
@@ -129,7 +127,7 @@ class ShardWriter:
             made = self._name, self._tables, self.bytes + len(END), commit
             self._thread.submit(self._finisher.submit, self._put_in_place, *made)
         self._number += 1
-        self._tables, self._open = [], False
+        self._tables = []
         self.samples = self.bytes = 0
 
     def drain(self) -> None:

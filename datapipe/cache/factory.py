@@ -13,9 +13,8 @@ import torch
 from datapipe.cache.device import DeviceRows
 from datapipe.cache.disk import disk_tier
 from datapipe.cache.entries import EntrySizes, image_rows
-from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
+from datapipe.cache.memory import SharedMemoryTier, memory_tier
 from datapipe.cache.next_use import MOST_SAMPLES, NextUse
 from datapipe.cache.policy import Policy
 from datapipe.cache.sample_cache import SampleCache, expect
@@ -29,11 +28,7 @@ from datapipe.index.dataset import Dataset
 
 logger = logging.getLogger(__name__)
 
-TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (
-    shared_memory_tier,
-    evicting_tier,
-    disk_tier,
-)
+TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (memory_tier, disk_tier)
 """Factories of the tiers on the host, fastest first; each returns None if it is not asked for."""
 
 POLICIES: dict[str, Callable[[int], Policy]] = {"next-use": NextUse}

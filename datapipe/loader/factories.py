@@ -24,12 +24,11 @@ from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
-from datapipe.loader.work import SampleWork
+from datapipe.loader.work import ImagePath, SampleWork
 from datapipe.store.open import open_arrays, open_store
 
 

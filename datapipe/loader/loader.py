@@ -87,7 +87,6 @@ class Loader:
         self._peers = peers
         self._jobs = JobSource(
             context,
-            options,
             device_cache=device_cache,
             blocks=schedule.blocks,
             loads=peers is None or peers.first,
@@ -344,8 +343,7 @@ class Loader:
         return self._jobs.begin(run, self._schedule, self.meter)
 
     def _start_at(self, run: Run) -> None:
-        self._run = run
-        self._history.start_at(run)
+        self._run, self._history = run, History(run)
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:

@@ -28,7 +28,7 @@ from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)

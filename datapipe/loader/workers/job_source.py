@@ -12,7 +12,6 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor, StepWorkers
@@ -38,19 +37,18 @@ class JobSource:
     def __init__(
         self,
         context: BatchContext,
-        options: LoaderOptions,
         *,
         device_cache: DeviceCache | None,
         blocks: Callable[[int], Blocks],
         loads: bool,  # False if batches come from another rank
     ) -> None:
         self._context = context
-        self._options = options
+        self._options = options = context.options
         self._device_cache = device_cache
         self._loads = loads
         self._cluster = running_cluster() if options.on_cluster and loads else None
         here = options.in_processes and self._cluster is None and loads
-        self._processes = ProcessSteps(context, options) if here else None
+        self._processes = ProcessSteps(context) if here else None
         self._runs = 0  # begun so far
         self._begun = False  # whether the first step was made
         self._lock = threading.Lock()  # of the count and of what ends with a run
@@ -72,12 +70,11 @@ class JobSource:
         if not self._loads:
             remote = PlannedSteps()
         elif self._cluster is not None:
-            most = options.num_workers * options.prefetch_factor
-            remote = RaySteps(self._cluster, context, most=most, meter=meter)
+            remote = RaySteps(self._cluster, context, meter)
         elif self._processes is not None:
             processes = self._processes
             if not options.workers.persistent:
-                processes = ProcessSteps(context, options)
+                processes = ProcessSteps(context)
             processes.meter, remote = meter, processes
         if remote is not None:
             remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)

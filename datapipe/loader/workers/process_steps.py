@@ -19,8 +19,7 @@ from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.metrics.watch import describe_work
-from datapipe.loader.schedule.options import LoaderOptions
+from datapipe.loader.metrics.stage_clock import describe_work
 from datapipe.loader.workers.executor import PinnedResults, StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
@@ -77,7 +76,8 @@ class ProcessSteps(StepWorkers[RemoteJob]):
     begun or queued.
     """
 
-    def __init__(self, context: BatchContext, options: LoaderOptions) -> None:
+    def __init__(self, context: BatchContext) -> None:
+        options = context.options
         workers, ahead = options.num_workers, options.prefetch_factor
         self.meter: Meter | None = None  # of the current run
         self._persistent = options.workers.persistent

@@ -19,8 +19,7 @@ from datapipe.array_types import UInt8
 from datapipe.errors import SampleError
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.metrics.stage_clock import StageClock
-from datapipe.loader.metrics.watch import Watch, WatchedJob
+from datapipe.loader.metrics.stage_clock import StageClock, Watch, WatchedJob
 from datapipe.loader.workers.ipc import BatchTask, Report, TensorLocation, dump_batch
 from datapipe.loader.workers.prefetch import begin_step
 from datapipe.loader.workers.shared_memory import SharedFile

@@ -88,7 +88,6 @@ class Loader:
         self._jobs = JobSource(
             context,
             device_cache=device_cache,
-            blocks=schedule.blocks,
             loads=peers is None or peers.first,
         )
         self._hits = HitLog(self.stats)

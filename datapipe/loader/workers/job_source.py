@@ -19,7 +19,6 @@ from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
-from datapipe.plan.steps import Blocks
 from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
@@ -32,14 +31,13 @@ Executor = StepExecutor[BatchBuilder] | StepExecutor[RemoteJob]
 
 
 class JobSource:
-    """Source of the jobs of a loader; `blocks` returns those of an epoch, to evict by next use."""
+    """Source of the jobs of a loader."""
 
     def __init__(
         self,
         context: BatchContext,
         *,
         device_cache: DeviceCache | None,
-        blocks: Callable[[int], Blocks],
         loads: bool,  # False if batches come from another rank
     ) -> None:
         self._context = context
@@ -52,15 +50,7 @@ class JobSource:
         self._runs = 0  # begun so far
         self._begun = False  # whether the first step was made
         self._lock = threading.Lock()  # of the count and of what ends with a run
-        self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.plans_ahead:
-            self._next_uses = NextUses(
-                blocks,
-                samples=len(context.dataset),
-                rank=options.rank,
-                world_size=options.world_size,
-                share=options.share,
-            )
+        self._planned: tuple[Schedule, NextUses] | None = None
 
     def begin(self, run: Run, schedule: Schedule, meter: Meter | None) -> Executor:
         """Start workers on the steps of a run."""
@@ -115,6 +105,7 @@ class JobSource:
 
     def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
+        next_uses = self._plan_uses(schedule)
         for step, after, over in schedule.steps(run):
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
@@ -127,6 +118,22 @@ class JobSource:
                 labels=step.labels,
                 first=first,
                 last=over,
-                next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
+                next_use=None if next_uses is None else next_uses.of(samples, epoch),
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
+
+    def _plan_uses(self, schedule: Schedule) -> NextUses | None:
+        """Return the next uses of samples, if a cache evicts by them; a state may change them."""
+        options, context = self._options, self._context
+        if context.cache is None or not context.cache.plans_ahead:
+            return None
+        if self._planned is None or self._planned[0] is not schedule:
+            uses = NextUses(
+                schedule.blocks,
+                samples=len(context.dataset),
+                rank=options.rank,
+                world_size=options.world_size,
+                share=options.share,
+            )
+            self._planned = schedule, uses
+        return self._planned[1]

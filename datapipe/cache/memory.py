@@ -13,8 +13,8 @@ import numpy as np
 from datapipe.array_types import Bools, UInt8
 from datapipe.cache.entries import checksum_mark
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.policy import Policy, expected_hits
-from datapipe.cache.tier import InPlace, Tier, TierRequest, Use, Uses
+from datapipe.cache.next_use import expected_hits
+from datapipe.cache.tier import InPlace, Policy, Tier, TierRequest, Use, Uses
 from datapipe.errors import DatapipeError
 from datapipe.workers.messages import Descriptor
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
+from datapipe.cache.factory import kept_transform, make_cache
 from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.frame import VideoSizes
 from datapipe.decode.forms.together import check_together
@@ -51,16 +51,14 @@ def make_context(
             decoder=path.decoder is not None,
             transform=work.transform is not None,
         )
-        device = None if path.prefetcher is None else path.prefetcher.device
-        rows = make_device_rows(work.cache, dataset, image=made, kept=kept, device=device)
-        cache = make_cache(
+        cache, rows = make_cache(
             work.cache,
             dataset,
-            images=work.image is not None,
+            image=made,
             kept=kept,
             world_size=options.world_size,
             processes=options.in_processes,
-            device=rows,
+            device=None if path.prefetcher is None else path.prefetcher.device,
         )
     held = [part.data.arrays for part in schedule.origin.parts]
     # All parts share the form of their images.

@@ -24,8 +24,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.device.copy_stream import resolve_device
-from datapipe.loader.device.prefetcher import DevicePrefetcher
+from datapipe.loader.device.prefetcher import DevicePrefetcher, resolve_device
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.state import compare
@@ -253,7 +252,7 @@ def default_count(work: SampleWork, kind: Workers) -> int:
 
     That limit is for threads that decode by the CPU kernels. `PlanError` if the device is unknown.
     """
-    gpu, image, cpus = _gpu_of(_device_of(work)), work.image, default_workers()
+    (_, gpu), image, cpus = _devices_of(work), work.image, default_workers()
     if gpu is None or kind != "threads":
         return cpus
     if image is not None and _tries_dali(work, gpu) and _unfit_for_dali(work, image, kind) is None:
@@ -263,8 +262,7 @@ def default_count(work: SampleWork, kind: Workers) -> int:
 
 def choose_path(work: SampleWork, options: LoaderOptions) -> ImagePath:
     """Choose the images' decoder and the device that normalises them, or raise `PlanError`."""
-    spec, device = work.image, _device_of(work)
-    gpu = _gpu_of(device)
+    spec, (device, gpu) = work.image, _devices_of(work)
     decoder = _start_dali(work, options, gpu)
     # What the workers make is normalised on the device: a quarter of the bytes cross the bus.
     there = None if decoder is not None and gpu is not None else spec
@@ -316,12 +314,10 @@ def _start_dali(
     return decoder
 
 
-def _device_of(work: SampleWork) -> torch.device | None:
-    return None if work.device.device is None else resolve_device(work.device.device)
-
-
-def _gpu_of(device: torch.device | None) -> torch.device | None:
-    return device if device is not None and device.type == "cuda" else None
+def _devices_of(work: SampleWork) -> tuple[torch.device | None, torch.device | None]:
+    """Return the device that batches go to, and the same if it is a GPU."""
+    device = None if work.device.device is None else resolve_device(work.device.device)
+    return device, device if device is not None and device.type == "cuda" else None
 
 
 def _tries_dali(work: SampleWork, gpu: torch.device | None) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.loader.workers.ipc import dump_batch, load_batch, reduce_array
-from datapipe.loader.workers.process_worker import RegionPool
+from datapipe.loader.workers.process_steps import RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
 from datapipe.workers.messages import message
 

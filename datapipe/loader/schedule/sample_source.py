@@ -19,9 +19,8 @@ from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
-from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
+from datapipe.loader.schedule.image_token_counts import ImageSizes, frames_of, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
-from datapipe.loader.schedule.video_frames import frames_of
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places

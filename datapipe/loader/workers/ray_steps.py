@@ -32,8 +32,12 @@ from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.workers.executor import PinnedResults, StepWorkers
 from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
-from datapipe.loader.workers.process_steps import RemoteJob
-from datapipe.loader.workers.process_worker import BatchWorker, BatchWorkerFactory, RegionPool
+from datapipe.loader.workers.process_steps import (
+    BatchWorker,
+    BatchWorkerFactory,
+    RegionPool,
+    RemoteJob,
+)
 from datapipe.loader.workers.shared_memory import Region, SharedFile
 from datapipe.workers.protocol import Results
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name

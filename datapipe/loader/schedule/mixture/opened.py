@@ -23,12 +23,11 @@ from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
+from datapipe.loader.schedule.image_token_counts import has_frames
 from datapipe.loader.schedule.mixture.part import MixtureNotes, MixturePart
 from datapipe.loader.schedule.options import LoaderOptions
-from datapipe.loader.schedule.origin import Origin
+from datapipe.loader.schedule.origin import Leg, Legs, Origin, PartState
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
-from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.mixture.resolve import resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions

@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self
 
-from datapipe.cache.stats import HitLog, TierStats
+from datapipe.cache.sample_cache import HitLog, TierStats
 from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset

@@ -98,9 +98,6 @@ def _added(parts: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-_NAMES = ("name", "groups")
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlan:
     """Figures of one dataset of a mixture, or of several together."""
@@ -131,7 +128,7 @@ class DatasetPlan:
     @staticmethod
     def join(name: str, groups: tuple[str, ...], plans: Sequence[DatasetPlan]) -> DatasetPlan:
         """Add up several datasets."""
-        summed = [field.name for field in fields(DatasetPlan) if field.name not in _NAMES]
+        summed = [field.name for field in fields(DatasetPlan)[2:]]
         return DatasetPlan(name=name, groups=groups, **_added(plans, summed))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.factory import DeviceRows
-from datapipe.cache.stats import TierStats
+from datapipe.cache.sample_cache import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
 from datapipe.errors import DatapipeError
 from datapipe.index.columns import Columns

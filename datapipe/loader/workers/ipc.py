@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import UInt8
-from datapipe.cache.stats import Counts
+from datapipe.cache.sample_cache import Counts
 from datapipe.index.files.npy import map_values, mapped_from
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions, Tally

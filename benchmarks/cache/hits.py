@@ -10,7 +10,7 @@ from benchmarks.common import machine, show, write_json
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import NextUse, NextUses
-from datapipe.cache.policy import Policy
+from datapipe.cache.tier import Policy
 from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions

@@ -21,8 +21,7 @@ from datapipe.decode.batched import normalize_batch, resize_batch
 from datapipe.decode.dali.graph import decoder_options
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
-from datapipe.loader.device.copy_stream import resolve_device
-from datapipe.loader.device.prefetcher import DevicePrefetcher
+from datapipe.loader.device.prefetcher import DevicePrefetcher, resolve_device
 
 SIDE = 336
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

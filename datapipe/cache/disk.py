@@ -147,16 +147,13 @@ class DiskTier(Tier):
 
 def _map_words(path: Path, count: int) -> UInt64:
     is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        if os.fstat(descriptor).st_size < 8 * count:
+    with path.open("ab+") as file:
+        if os.fstat(file.fileno()).st_size < 8 * count:
             if not is_new:
                 logger.info("%s belongs to a smaller cache, or was cut off; adding entries", path)
             # Without space for it, a later write through the map would kill the process.
-            os.posix_fallocate(descriptor, 0, 8 * count)
-        return np.frombuffer(mmap.mmap(descriptor, 8 * count), np.uint64)
-    finally:
-        os.close(descriptor)
+            os.posix_fallocate(file.fileno(), 0, 8 * count)
+        return np.frombuffer(mmap.mmap(file.fileno(), 8 * count), np.uint64)
 
 
 def disk_tier(request: TierRequest) -> DiskTier | None:

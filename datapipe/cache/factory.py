@@ -6,21 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from datapipe.cache.device import DeviceRows
 from datapipe.cache.disk import disk_tier
 from datapipe.cache.entries import EntrySizes, image_rows
-from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
+from datapipe.cache.memory import SharedMemoryTier, memory_tier
 from datapipe.cache.next_use import MOST_SAMPLES, NextUse
-from datapipe.cache.policy import Policy
 from datapipe.cache.sample_cache import SampleCache, expect
 from datapipe.cache.spec import CacheSpec
-from datapipe.cache.tier import Tier, TierRequest
+from datapipe.cache.tier import Policy, Tier, TierRequest
 from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
@@ -29,17 +27,21 @@ from datapipe.index.dataset import Dataset
 
 logger = logging.getLogger(__name__)
 
-TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (
-    shared_memory_tier,
-    evicting_tier,
-    disk_tier,
-)
+TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (memory_tier, disk_tier)
 """Factories of the tiers on the host, fastest first; each returns None if it is not asked for."""
 
 POLICIES: dict[str, Callable[[int], Policy]] = {"next-use": NextUse}
 """Eviction policies, by budget; under other names a fixed part is kept."""
 
 _NO_LIMIT = 1 << 62
+
+
+class DeviceRows(NamedTuple):
+    """Rows of images that are kept on a device, uint8 of this shape each."""
+
+    layout: EntryLayout  # whose sizes are numbers of rows
+    shape: tuple[int, ...]
+    device: torch.device
 
 
 def kept_transform(
@@ -85,16 +87,20 @@ def make_cache(
     spec: CacheSpec,
     dataset: Dataset,
     *,
-    images: bool,
+    image: ImageSpec | None,
     kept: ImageTransform | None,
     world_size: int,
     processes: bool,
-    device: DeviceRows | None,
-) -> SampleCache:
-    """Make the cache of a loader, and log what it keeps; `PlanError` if its policy is impossible.
+    device: torch.device | None,
+) -> tuple[SampleCache, DeviceRows | None]:
+    """Make the cache of a loader, and its rows on the device that batches go to, if asked for.
 
-    `device` are the rows of `make_device_rows`, if there is a device tier.
+    Log what is kept. Raise `PlanError` if the policy is impossible, or the device cannot keep
+    images.
     """
+    rows = None
+    if spec.device is not None:
+        rows = _device_rows(int(spec.device), dataset, image, kept, device)
     if processes and spec.policy in POLICIES:
         raise PlanError(
             f"cache policy={spec.policy!r}: worker processes share a fixed part; give "
@@ -106,14 +112,14 @@ def make_cache(
     if policy == "auto":
         several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
         policy = "next-use" if several else "pin"
-    sizes = EntrySizes(dataset.columns, kept, images=images)
+    sizes = EntrySizes(dataset.columns, kept, images=image is not None)
     request = TierRequest(
         spec=spec,
         dataset=dataset,
         sizes=sizes,
         policy=POLICIES.get(policy),
         ranks=world_size,
-        covered=0 if device is None else device.layout.kept,
+        covered=0 if rows is None else rows.layout.kept,
     )
     tiers: list[Tier] = []
     for make in TIERS:
@@ -122,31 +128,27 @@ def make_cache(
             tiers.append(tier)
             request = replace(request, covered=tier.covered)
     texts = None
-    if device is not None:
+    if rows is not None:
         text_sizes = EntrySizes(dataset.columns, None, images=False)
-        layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=device.layout.kept)
+        layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=rows.layout.kept)
         texts = SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=text_sizes)
     cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
     parts = cache.describe()
-    if device is not None:
-        unit = torch.Size(device.shape).numel()
-        rows = device.layout.describe("decoded", unit=unit)
-        parts.insert(0, expect(f"{rows} on {device.device}", device.layout.share))
+    if rows is not None:
+        unit = torch.Size(rows.shape).numel()
+        held = rows.layout.describe("decoded", unit=unit)
+        parts.insert(0, expect(f"{held} on {rows.device}", rows.layout.share))
     logger.info("the cache keeps %s", "; ".join(parts))
-    return cache
+    return cache, rows
 
 
-def make_device_rows(
-    spec: CacheSpec,
+def _device_rows(
+    room: int,
     dataset: Dataset,
-    *,
     image: ImageSpec | None,
     kept: ImageTransform | None,
     device: torch.device | None,
-) -> DeviceRows | None:
-    """Make the rows of a device tier; None without one, PlanError if it cannot keep images."""
-    if spec.device is None:
-        return None
+) -> DeviceRows:
     if device is None:
         raise PlanError(
             "cache device=... caches on the device that batches are sent to; give device= too"
@@ -167,7 +169,7 @@ def make_device_rows(
     layout = EntryLayout(
         len(dataset),
         partial(image_rows, dataset.columns, kept),
-        int(spec.device) // torch.Size(shape).numel(),
+        room // torch.Size(shape).numel(),
         alignment=1,
     )
     return DeviceRows(layout, shape, device)

@@ -1,10 +1,11 @@
-"""Entries in memory that worker processes share: a fixed part of the samples, in one buffer."""
+"""Entries in memory: a fixed part that worker processes share, or those that a policy keeps."""
 
 from __future__ import annotations
 
 import logging
 import mmap
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -12,28 +13,31 @@ import numpy as np
 from datapipe.array_types import Bools, UInt8
 from datapipe.cache.entries import checksum_mark
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.tier import InPlace, Tier, TierRequest, Use, Uses
+from datapipe.cache.next_use import expected_hits
+from datapipe.cache.tier import InPlace, Policy, Tier, TierRequest, Use, Uses
 from datapipe.errors import DatapipeError
 from datapipe.workers.messages import Descriptor
 
 logger = logging.getLogger(__name__)
+
+_LOOKED_AT = 1000  # samples, for the size of all
 
 
 class SharedBytes:
     """Zeroed memory that processes share: an unnamed file, gone with the last of them.
 
     Pages are allocated when they are written to. DatapipeError if the system does not grant it.
+    `received` is the file, in another process.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, received: Descriptor | None = None) -> None:
         try:
-            descriptor = os.memfd_create("datapipe-cache")
-            try:
-                os.ftruncate(descriptor, max(size, 1))
-                self._open(descriptor, size)
-            except BaseException:
-                os.close(descriptor)
-                raise
+            self._file = received or Descriptor(os.memfd_create("datapipe-cache"))
+            weakref.finalize(self, os.close, self._file.number).atexit = False
+            length = max(size, 1)
+            if received is None:
+                os.ftruncate(self._file.number, length)
+            self.bytes: UInt8 = np.frombuffer(mmap.mmap(self._file.number, length), np.uint8)[:size]
         except OSError as error:
             raise DatapipeError(
                 f"{size:,} bytes of memory cannot be shared: {error.strerror}; give a smaller "
@@ -41,18 +45,7 @@ class SharedBytes:
             ) from error
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _receive, (Descriptor(self._descriptor), len(self.bytes))
-
-    def _open(self, descriptor: int, size: int) -> None:
-        self.bytes: UInt8 = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False
-
-
-def _receive(descriptor: Descriptor, size: int) -> SharedBytes:
-    shared = SharedBytes.__new__(SharedBytes)
-    shared._open(descriptor.number, size)
-    return shared
+        return SharedBytes, (len(self.bytes), self._file)
 
 
 class SharedMemoryTier(Tier):
@@ -130,12 +123,65 @@ class SharedMemoryTier(Tier):
         return self._data[start:stop]
 
 
-def shared_memory_tier(request: TierRequest) -> SharedMemoryTier | None:
-    budget = request.spec.memory
-    if budget is None or request.policy is not None:
+class EvictingTier(Tier):
+    """Entries that come and go as a policy says, for the threads of one process.
+
+    An entry that was returned stays valid while it is referred to, also after its eviction.
+    """
+
+    name = "memory"
+
+    def __init__(self, policy: Policy, *, expected: float | None = None) -> None:
+        self._policy = policy
+        self.plans_ahead = policy.plans_ahead
+        self.expected = expected
+        self._entries: dict[int, UInt8] = {}
+        self._lock = threading.Lock()
+
+    def describe(self, form: str) -> str:
+        return f"{self._policy.keeps} {form} in memory"
+
+    def holds(self, uses: Uses) -> Bools:
+        return np.array([sample in self._entries for sample in uses.samples.tolist()], bool)
+
+    def get(self, use: Use) -> UInt8 | None:
+        with self._lock:
+            entry = self._entries.get(use.sample)
+            if entry is not None:
+                self._policy.use(use.sample, use.next)
+                if use.sample not in self._policy:
+                    del self._entries[use.sample]
+            return entry
+
+    def room(self, use: Use, size: int) -> UInt8 | None:
+        with self._lock:
+            kept = self._policy.would_keep(use.sample, size, use.next)
+        return np.empty(size, np.uint8) if kept else None
+
+    def put(self, use: Use, entry: UInt8) -> bool:
+        with self._lock:
+            kept, going = self._policy.offer(use.sample, len(entry), use.next)
+            for other in going:
+                del self._entries[other]
+            self.evicted += len(going)
+            if kept:
+                self._entries[use.sample] = entry
+            return kept
+
+
+def memory_tier(request: TierRequest) -> Tier | None:
+    """Make the tier that a policy of eviction asks for; without one, that of a fixed part."""
+    if request.spec.memory is None:
         return None
-    samples, before = len(request.dataset), request.covered or 0
-    layout = EntryLayout(samples, request.sizes, int(budget), first=before)
+    budget, samples = int(request.spec.memory), len(request.dataset)
+    if request.policy is not None:
+        spread = np.linspace(0, samples - 1, min(samples, _LOOKED_AT)).astype(np.int64)
+        mean = float(request.sizes(spread).mean())
+        part = min(1.0, budget / max(mean * samples, 1.0))
+        expected = expected_hits(request.policy, round(part, 3), request.ranks)
+        return EvictingTier(request.policy(budget), expected=expected)
+    before = request.covered or 0
+    layout = EntryLayout(samples, request.sizes, budget, first=before)
     if not layout.kept and not before:
         logger.warning(
             "the cache keeps nothing in memory: no sample of %s fits into %s bytes; give more, "

@@ -1,4 +1,4 @@
-"""Protocol of the tiers of a cache, and the uses of samples that they are asked about."""
+"""Protocols: tiers of a cache, which are asked about uses of samples, and eviction policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import EntrySizes
-from datapipe.cache.policy import Policy
 from datapipe.cache.spec import CacheSpec
 from datapipe.index.dataset import Dataset
 
@@ -74,6 +73,24 @@ class Tier(Protocol):
 
         Return False if it is not kept, or already there.
         """
+
+
+class Policy(Protocol):
+    """Choice of the entries that a tier keeps within a budget."""
+
+    keeps: str  # phrase about the samples that it keeps, for the log
+    plans_ahead: bool  # whether it needs the next use of each sample
+
+    def __contains__(self, sample: int) -> bool: ...
+
+    def use(self, sample: int, next_use: int) -> None:
+        """Record the use of a kept sample, and its next use; it may be dropped then."""
+
+    def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
+        """Return whether a new sample is kept, and the samples that are evicted for it."""
+
+    def would_keep(self, sample: int, size: int, next_use: int) -> bool:
+        """Return whether the sample would be kept if it were offered now."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
+from datapipe.cache.factory import kept_transform, make_cache
 from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.frame import VideoSizes
 from datapipe.decode.forms.together import check_together
@@ -24,12 +24,11 @@ from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
-from datapipe.loader.work import SampleWork
+from datapipe.loader.work import ImagePath, SampleWork
 from datapipe.store.open import open_arrays, open_store
 
 
@@ -52,16 +51,14 @@ def make_context(
             decoder=path.decoder is not None,
             transform=work.transform is not None,
         )
-        device = None if path.prefetcher is None else path.prefetcher.device
-        rows = make_device_rows(work.cache, dataset, image=made, kept=kept, device=device)
-        cache = make_cache(
+        cache, rows = make_cache(
             work.cache,
             dataset,
-            images=work.image is not None,
+            image=made,
             kept=kept,
             world_size=options.world_size,
             processes=options.in_processes,
-            device=rows,
+            device=None if path.prefetcher is None else path.prefetcher.device,
         )
     held = [part.data.arrays for part in schedule.origin.parts]
     # All parts share the form of their images.

@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self
 
-from datapipe.cache.stats import HitLog, TierStats
+from datapipe.cache.sample_cache import HitLog, TierStats
 from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
@@ -87,9 +87,7 @@ class Loader:
         self._peers = peers
         self._jobs = JobSource(
             context,
-            options,
             device_cache=device_cache,
-            blocks=schedule.blocks,
             loads=peers is None or peers.first,
         )
         self._hits = HitLog(self.stats)
@@ -344,8 +342,7 @@ class Loader:
         return self._jobs.begin(run, self._schedule, self.meter)
 
     def _start_at(self, run: Run) -> None:
-        self._run = run
-        self._history.start_at(run)
+        self._run, self._history = run, History(run)
         self._resumes = self._finished = False
 
     def _check_process(self) -> None:

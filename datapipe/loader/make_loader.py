@@ -20,7 +20,6 @@ from datapipe.errors import PlanError
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, peer_groups, resolve_ranks
 from datapipe.loader.factories import make_context
-from datapipe.loader.image_path import choose_path, default_count
 from datapipe.loader.iterator import short_interrupts
 from datapipe.loader.loader import Loader
 from datapipe.loader.peers import Peers
@@ -39,7 +38,7 @@ from datapipe.loader.specs import (
     as_spec,
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
-from datapipe.loader.work import DecoderName, SampleWork, work_on
+from datapipe.loader.work import DecoderName, SampleWork, choose_path, default_count, work_on
 from datapipe.loader.workers.ray_steps import cluster_workers
 from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture

@@ -98,9 +98,6 @@ def _added(parts: Sequence[Any], names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-_NAMES = ("name", "groups")
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlan:
     """Figures of one dataset of a mixture, or of several together."""
@@ -131,7 +128,7 @@ class DatasetPlan:
     @staticmethod
     def join(name: str, groups: tuple[str, ...], plans: Sequence[DatasetPlan]) -> DatasetPlan:
         """Add up several datasets."""
-        summed = [field.name for field in fields(DatasetPlan) if field.name not in _NAMES]
+        summed = [field.name for field in fields(DatasetPlan)[2:]]
         return DatasetPlan(name=name, groups=groups, **_added(plans, summed))
 
 
@@ -189,7 +186,7 @@ def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
 def plan_datasets(
     origin: Origin,
     sums: Sequence[DatasetSums],
-    left_out: Sequence[LeftOut],
+    lengths: Sequence[Lengths],
     *,
     epoch: int,
     run: int,
@@ -198,7 +195,7 @@ def plan_datasets(
     asked = origin.asked(epoch)
     counts = [origin.counts(number) for number in range(origin.legs.epoch, run)]
     found = []
-    for part, own, out in zip(origin.parts, sums, left_out, strict=True):
+    for part, own, its in zip(origin.parts, sums, lengths, strict=True):
         run_drawn, run_tokens = sum(count[part.name] for count in counts), own.tokens
         if run_tokens is not None and len(counts) > 1:
             run_tokens = round(run_drawn * part.mean_tokens())
@@ -215,39 +212,34 @@ def plan_datasets(
                 slots=own.slots,
                 run_drawn=run_drawn,
                 run_tokens=run_tokens,
-                left_out=out,
+                left_out=its.left_out,
             )
         )
     return tuple(found)
 
 
-def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
-    """Return the phases of a run; `steps` are known from planning, by the draw of the run.
-
-    `share` is the number of samples of a step over all ranks; None if it varies.
-    """
-    found = []
-    for start, first, last in segments(origin):
-        epoch = origin.legs.epoch_of(start)
-        step = steps.get(start)
-        if epoch is not None and share is not None:
-            step = (start - origin.legs.span(epoch)[0]) // share
-        found.append(Phase(start=start, epoch=epoch, step=step, first=first, last=last))
-    return tuple(found)
-
-
-def segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
-    """Yield each phase of a run: its first draw, and the shares at its begin and at its end."""
+def find_phases(origin: Origin, share: int | None) -> Iterator[Phase]:
+    """Yield the phases of a run; the steps are left open unless each has `share` samples."""
     legs = origin.legs.legs
     ends = [leg.start for leg in legs[1:]] + [None]
     for leg, end in zip(legs, ends, strict=True):
         rates = leg.rates
-        for at, first, last in zip(
-            rates.starts.tolist(), rates.first.tolist(), rates.last.tolist(), strict=True
-        ):
-            if end is None or leg.start + at < end:
-                here = dict(zip(leg.parts, first, strict=True))
-                yield leg.start + at, here, dict(zip(leg.parts, last, strict=True))
+        shares = zip(rates.first.tolist(), rates.last.tolist(), strict=True)
+        for at, (first, last) in zip(rates.starts.tolist(), shares, strict=True):
+            start = leg.start + at
+            if end is not None and start >= end:
+                break
+            epoch = origin.legs.epoch_of(start)
+            step = None
+            if epoch is not None and share is not None:
+                step = (start - origin.legs.span(epoch)[0]) // share
+            yield Phase(
+                start=start,
+                epoch=epoch,
+                step=step,
+                first=dict(zip(leg.parts, first, strict=True)),
+                last=dict(zip(leg.parts, last, strict=True)),
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,23 +258,21 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures in one level for JSON; the histogram is a list."""
+        left_out = {reason: self.lengths.left_out[reason] for reason in REASONS}
+        if self.mixture is None:
+            del left_out["limit"]  # only datasets of mixtures have one
+        left_out["last_step"] = self.last_samples
         return {
             "epoch": self.epoch,
             "world_size": self.world_size,
             **self.summary.to_dict(),
             "dataset_samples": self.dataset_samples,
             **vars(self.lengths),
-            "left_out": self._left_out(),
+            "left_out": left_out,
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
             **({} if self.mixture is None else {"mixture": self.mixture.to_dict()}),
         }
-
-    def _left_out(self) -> dict[str, int]:
-        found = {reason: self.lengths.left_out[reason] for reason in REASONS}
-        if self.mixture is None:
-            del found["limit"]  # only datasets of mixtures have one
-        return {**found, "last_step": self.last_samples}
 
 
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
@@ -295,10 +285,12 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     options, schedule = loader.options, loader.components().schedule
     origin = schedule.origin
     total = sum(origin.counts(epoch).values())
+    share = options.share if schedule.plan.unit == "sample" else None
+    phases, span = [*find_phases(origin, share)], origin.legs.span(epoch)
     planning = _Planning()
     with Progress("planning", unit="sample", total=total) as progress:
         summary = summarise(
-            planning.watched(loader.plan.steps(epoch=epoch), origin, epoch, progress),
+            planning.watched(loader.plan.steps(epoch=epoch), span, phases, progress),
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
@@ -320,13 +312,9 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         run = max(epoch + 1, options.epochs or 1)
         mixture = MixturePlan(
             epochs=run,
-            datasets=plan_datasets(
-                origin, summary.datasets, [one.left_out for one in each], epoch=epoch, run=run
-            ),
-            phases=find_phases(
-                origin,
-                share=options.share if schedule.plan.unit == "sample" else None,
-                steps=planning.phases,
+            datasets=plan_datasets(origin, summary.datasets, each, epoch=epoch, run=run),
+            phases=tuple(
+                replace(phase, step=planning.steps.get(phase.start, phase.step)) for phase in phases
             ),
         )
     return PlanReport(
@@ -343,17 +331,18 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
 
 
 class _Planning:
-    """Steps of an epoch while they are planned: the time that takes, and the phases they begin."""
+    """Planning of an epoch: the time it takes, and the steps at which phases of the run begin."""
 
     def __init__(self) -> None:
         self.seconds = self.first = 0.0
-        self.phases: dict[int, int] = {}
+        self.steps: dict[int, int] = {}  # by the start of a phase
 
     def watched(
-        self, steps: Iterator[Step], origin: Origin, epoch: int, progress: Progress
+        self, steps: Iterator[Step], span: tuple[int, int], phases: list[Phase], progress: Progress
     ) -> Iterator[Step]:
-        drawn, stop = origin.legs.span(epoch)
-        starts = deque(start for start, *_ in segments(origin) if drawn <= start < stop)
+        """Yield the steps of an epoch, whose draws are a `span` of those of the run."""
+        drawn, stop = span
+        starts = deque(phase.start for phase in phases if drawn <= phase.start < stop)
         for number in count():
             begun = time.perf_counter()
             step = next(steps, None)
@@ -365,6 +354,6 @@ class _Planning:
             # Blocks end where a phase begins, so units before it hold all samples before it.
             drawn += len(step.units.samples)
             while starts and starts[0] < drawn:
-                self.phases[starts.popleft()] = number
+                self.steps[starts.popleft()] = number
             yield step
             progress.advance(len(step.units.samples))

@@ -102,13 +102,23 @@ def with_tuned(
         return options
     tuned = recall(find_key())
     if tuned is None:
-        _say_untuned(options.num_workers, options.prefetch_factor)
+        _log_once(
+            logging.WARNING,
+            "nothing was tuned for this machine, dataset and these options: taking "
+            f"{options.num_workers} workers, prefetch {options.prefetch_factor}; `datapipe "
+            "tune-workers` or datapipe.tune_workers finds the best",
+        )
         return options
     if num_workers == "auto":
         options = replace(options, num_workers=tuned.num_workers)
     if prefetch_factor == "auto" and tuned.prefetch_factor is not None:
         options = replace(options, prefetch_factor=tuned.prefetch_factor)
-    _say_tuned(options.num_workers, options.prefetch_factor, tuned)
+    pace = f", for steps of {1000 * tuned.step_time:,.0f} ms" if tuned.step_time else ""
+    _log_once(
+        logging.INFO,
+        f"as tuned on this machine: {options.num_workers} workers, prefetch "
+        f"{options.prefetch_factor} ({tuned.rate:.1f} batches/s then{pace})",
+    )
     return options
 
 
@@ -150,18 +160,5 @@ def _named(value: Any) -> Any:
 
 
 @functools.cache
-def _say_untuned(num_workers: int, prefetch_factor: int) -> None:
-    logger.warning(
-        "nothing was tuned for this machine, dataset and these options: taking %d workers, "
-        "prefetch %d; `datapipe tune-workers` or datapipe.tune_workers finds the best",
-        *(num_workers, prefetch_factor),
-    )
-
-
-@functools.cache
-def _say_tuned(num_workers: int, prefetch_factor: int, tuned: Tuned) -> None:
-    pace = f", for steps of {1000 * tuned.step_time:,.0f} ms" if tuned.step_time else ""
-    logger.info(
-        "as tuned on this machine: %d workers, prefetch %d (%.1f batches/s then%s)",
-        *(num_workers, prefetch_factor, tuned.rate, pace),
-    )
+def _log_once(level: int, message: str) -> None:
+    logger.log(level, "%s", message)

@@ -74,12 +74,18 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         self._ranks_found = ranks_found  # and not given
         self._make_again = make_again  # in another process
         self._loaded: dict[str, Any] | None = None
-        # Shared with workers, also with persistent ones: where an iteration begins (a position),
-        # the number of iterations that have begun, and whether none may begin any more.
-        self._shared = _make_memory()
-        self._counted = 0  # of these iterations, those that `track` has seen
-        self._at = Position(0), 0  # where the newest began, and samples taken since
-        self.share(self._shared)
+        self.share(_make_memory())
+
+    def share(self, memory: torch.Tensor) -> None:
+        """Take the memory that is shared with workers, also with persistent ones. Internal.
+
+        It holds the position where an iteration begins, the number of iterations that have begun,
+        and whether none may begin any more.
+        """
+        to_share: Any = memory
+        self._shared: torch.Tensor = to_share.share_memory_()
+        self._counted = int(memory[4])  # of these iterations, those that `track` has seen
+        self._at = self._begin(), 0  # where the newest began, and samples taken since
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Read an epoch, or the rest of one: all of this rank, or the share of a worker.
@@ -178,14 +184,14 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         self._schedule, self._loaded = schedule, state
         self._begin_at(run.position)
 
-    def share(self, memory: torch.Tensor) -> None:
-        """Take the memory that is shared with the workers. Internal: another process calls it."""
-        to_share: Any = memory
-        self._shared = to_share.share_memory_()
-        self._counted, self._at = int(memory[4]), (self._begin(), 0)
-
     def __reduce__(self) -> Any:
-        return _rebuild, (self._make_again, self._loaded, self._shared)
+        return self._make_again, (), (self._loaded, self._shared)
+
+    def __setstate__(self, state: tuple[dict[str, Any] | None, torch.Tensor]) -> None:
+        loaded, memory = state
+        if loaded is not None:
+            self.load_state_dict(loaded)
+        self.share(memory)
 
     def _begin(self) -> Position:
         return Position(*self._shared[:4].tolist())
@@ -199,16 +205,6 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
 def _make_memory() -> torch.Tensor:
     with torch.inference_mode(False):  # it is changed outside of the caller's inference mode
         return torch.zeros(6, dtype=torch.int64, device="cpu")
-
-
-def _rebuild(
-    make: Callable[[], WebDatasetSource], state: dict[str, Any] | None, shared: torch.Tensor
-) -> WebDatasetSource:
-    source = make()
-    if state is not None:
-        source.load_state_dict(state)
-    source.share(shared)
-    return source
 
 
 class RawSamples:

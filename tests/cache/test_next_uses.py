@@ -5,8 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from datapipe.cache.next_use import NextUses
-from datapipe.cache.policy import AHEAD, NEVER
+from datapipe.cache.next_use import AHEAD, NEVER, NextUses
 from datapipe.plan.units import Units
 
 SAMPLES = 12

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.cache.hits import Lru
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.next_use import NextUse
-from datapipe.cache.policy import MOST_RANKS, NEVER, expected_hits
+from datapipe.cache.next_use import MOST_RANKS, NEVER, NextUse, expected_hits
 
 
 def serve(policy, requests, sizes):

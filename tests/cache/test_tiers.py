@@ -13,9 +13,8 @@ import pytest
 from benchmarks.cache.hits import Lru
 from datapipe.cache.disk import DiskTier, open_folder
 from datapipe.cache.entries import fill_members
-from datapipe.cache.evicting import EvictingTier
 from datapipe.cache.layout import EntryLayout, sample_draw
-from datapipe.cache.memory import SharedMemoryTier
+from datapipe.cache.memory import EvictingTier, SharedMemoryTier
 from datapipe.cache.next_use import NextUse
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.cache.tier import Use, Uses

@@ -14,7 +14,7 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import datapipe
-from datapipe.loader import image_path
+from datapipe.loader import work
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from tests.waiting import PATIENCE
 from tests.workers.process_list import left, worker_processes
@@ -194,7 +194,7 @@ def pretend_gpu(monkeypatch):
             "resolve_device": lambda device: torch.device(device, 0),
             "DevicePrefetcher": lambda _, **options: DevicePrefetcher("cpu", **options),
         }.items():
-            monkeypatch.setattr(image_path, name, stand_in)
+            monkeypatch.setattr(work, name, stand_in)
 
     return pretend
 

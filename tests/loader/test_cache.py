@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from PIL import Image
@@ -14,6 +15,7 @@ import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec
 from datapipe.testing import assert_same_batches
 from tests.limits import limited
+from tests.waiting import wait_until
 
 from ..campaigns import rare
 from .stated import IMAGES, darken
@@ -319,3 +321,19 @@ def test_a_cache_that_holds_no_sample_says_so(make, caplog):
     make(cache=CacheSpec(8192, keep="encoded"))
     assert "the cache keeps nothing in memory: no sample of" in caplog.text
     assert "fits into 8,192 bytes; give more, such as '8GB'" in caplog.text
+
+
+def test_next_uses_are_those_of_the_plan_that_a_state_brings(make, text):
+    options = {"text": text(), "batch_size": 1, "buckets": 2, "rank": 0, "world_size": 2}
+    options |= {"num_workers": 0, "epochs": 12}
+    state = make(**options, group=2).state_dict()
+
+    def hits(**more):
+        cache = CacheSpec(memory=40_000, keep="encoded", policy="next-use")
+        loader = make(**options, **more, cache=cache)
+        loader.load_state_dict(state)
+        for _ in loader:
+            wait_until(lambda: "datapipe-next-uses" not in {t.name for t in threading.enumerate()})
+        return loader.stats()["memory"].hits
+
+    assert hits() == pytest.approx(hits(group=2), abs=3)

@@ -12,8 +12,7 @@ from torch import Tensor
 from datapipe.decode.batched import normalize_batch
 from datapipe.errors import PlanError
 from datapipe.loader.batch.buffer_pool import BufferPool
-from datapipe.loader.device.copy_stream import HostLane
-from datapipe.loader.device.prefetcher import DevicePrefetcher
+from datapipe.loader.device.prefetcher import DevicePrefetcher, HostLane
 
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.loader.workers.ipc import dump_batch, load_batch, reduce_array
-from datapipe.loader.workers.process_worker import RegionPool
+from datapipe.loader.workers.process_steps import RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
 from datapipe.workers.messages import message
 
@@ -66,7 +66,7 @@ def test_lent_tensors_are_not_copied_and_all_keep_their_strides():
 def test_regions_beyond_those_in_use_give_their_pages_back():
     file = SharedFile(1)
     regions = Regions(file, keep=2)
-    _, (descriptor, _) = file.__reduce__()  # as it is sent to workers
+    _, (_, descriptor) = file.__reduce__()  # as it is sent to workers
 
     def used():
         return os.fstat(descriptor.number).st_blocks * 512

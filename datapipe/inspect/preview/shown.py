@@ -18,7 +18,7 @@ from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.loader import Loader
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.text.conversation import raw_turns
 from datapipe.text.messages import SampleText
 from datapipe.text.sample_text import sample_text

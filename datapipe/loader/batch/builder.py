@@ -28,7 +28,7 @@ from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -286,16 +286,10 @@ class BatchBuilder:
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
-        epoch, number = self.step.keys.of(slot)
+        rest = {"text": text, "key": self._metadata.keys[slot], "record": record}
+        drawn_by = (self._context.seed, *self.step.keys.of(slot))
         made, self._metadata.text[slot] = apply_transform(
-            self._context.transform,
-            images,
-            text=text,
-            key=self._metadata.keys[slot],
-            record=record,
-            seed=self._context.seed,
-            epoch=epoch,
-            sample=number,
+            self._context.transform, images, rest, drawn_by
         )
         if self._tokens and self._metadata.text[slot] != text:
             raise TransformError(

@@ -186,10 +186,9 @@ class ArraySource(DecodedSource):
         members, parts = texts.members.tolist(), self._parts_of(slots, texts)
 
         def is_whole(index: int) -> bool:
-            member = self.rows.member(members[index])
-            return self.arrays.part(parts[index]).texts.verify(
-                member, self._text(members[index], parts[index])
-            )
+            member, held = self.rows.member(members[index]), self.arrays.part(parts[index]).texts
+            text = held.texts[member.offset : member.offset + member.size].data
+            return held.verify(member, text)
 
         bad = self.arrays.damaged_texts(self.rows.members[texts.members], is_whole)
         owners = np.repeat(slots, np.diff(texts.bounds))
@@ -199,8 +198,3 @@ class ArraySource(DecodedSource):
     def _parts_of(self, slots: Int64, texts: BatchTextMembers) -> list[int]:
         parts: list[int] = np.repeat(self.rows.parts[slots], np.diff(texts.bounds)).tolist()
         return parts
-
-    def _text(self, member: int, part: int) -> memoryview:
-        start = int(self.rows.offsets[member])
-        stop = start + int(self.rows.sizes[member])
-        return self.arrays.part(part).texts.texts[start:stop].data

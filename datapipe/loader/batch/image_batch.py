@@ -24,7 +24,7 @@ from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
-from datapipe.loader.schedule.video_frames import frames_of
+from datapipe.loader.schedule.image_token_counts import frames_of
 from datapipe.plan.ragged import edges, grouped, places, ranges, spans
 from datapipe.plan.rng import derive
 from datapipe.text.frames import Frames
@@ -54,11 +54,6 @@ class ImageContext:
     kept: ImageTransform | None = None  # of all images in a cache: uint8, nothing random
     # Sizes of frames of videos, of each kind; None if there are no frames, or all are images
     videos: tuple[VideoSizes | None, ...] | None = None
-
-    @property
-    def gives_image_counts(self) -> bool:
-        """True if batches say how many images each sample has: their form depends on it."""
-        return any(each.of_several is not None for each in self.transforms)
 
     def __post_init__(self) -> None:
         # Datasets with images of their own are refused beside DALI.
@@ -341,7 +336,7 @@ class ImageSlots:
         if not complete and not (self._all_rows[-1] or self._shape[0]):
             return {}
         facts = {} if self._fixed else self._forms.facts(*self._sizes)
-        if self._context.gives_image_counts:
+        if any(each.of_several is not None for each in self._context.transforms):
             # A model tells by it which images are tiles; it takes no samples without images.
             facts["batch_num_images"] = torch.from_numpy(self._images[self._images > 0])
         nested = self._context.transforms[0].nested  # all of a batch are

@@ -9,7 +9,7 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import cut_entry, fill_members
-from datapipe.cache.stats import SOURCE
+from datapipe.cache.sample_cache import SOURCE
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member

@@ -81,7 +81,7 @@ class TextKind:
         assert encoder.image_id is not None or not len(sides[0])
         frames = self.frames(sample)
         per_sample = np.array([len(sides[0])], np.int64)
-        counts = images.count_tokens(*sides, frames, per_sample).tolist()
+        counts = images.count("tokens", *sides, frames, per_sample).tolist()
         tokens = [encoder.image_id] * len(counts)
         if frames is not None:
             ids = encoder.image_id, encoder.video_id

@@ -22,25 +22,18 @@ _PURPOSE = 5  # of derived keys
 
 
 def apply_transform(
-    transform: UserTransform,
-    images: list[Decoded],
-    *,
-    text: str,
-    key: str,
-    record: Any,
-    seed: int,
-    epoch: int,
-    sample: int,
+    transform: UserTransform, images: list[Decoded], rest: Sample, drawn_by: tuple[int, int, int]
 ) -> tuple[list[Decoded], str]:
     """Return the images and the text that the user's function makes of a sample.
 
-    The generator follows from seed, epoch and sample, so it draws the same on every worker. Raises
-    `TransformError` if the function raised, or did not return a sample.
+    `rest` is the sample without its images. The generator follows from `drawn_by`: seed, epoch and
+    number of the sample. So it draws the same on every worker. Raises `TransformError` if the
+    function raised, or did not return a sample.
     """
-    generator = np.random.Generator(np.random.Philox(key=derive(seed, epoch, _PURPOSE, sample)))
-    arrays = [image.pixels for image in images]
+    seed, epoch, number = drawn_by
+    generator = np.random.Generator(np.random.Philox(key=derive(seed, epoch, _PURPOSE, number)))
     try:
-        made = transform({"images": arrays, "text": text, "key": key, "record": record}, generator)
+        made = transform({"images": [image.pixels for image in images], **rest}, generator)
     except SampleError:
         raise
     except Exception as error:

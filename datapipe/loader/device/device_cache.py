@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import Bools, Int64
-from datapipe.cache.device import DeviceRows
-from datapipe.cache.stats import TierStats
+from datapipe.cache.factory import DeviceRows
+from datapipe.cache.sample_cache import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
+from datapipe.errors import DatapipeError
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.context import StepJob
@@ -40,6 +41,8 @@ class DeviceCache:
         self._seed = images.seed
         self._total = images.rows
         self._present = np.zeros(rows.layout.kept, bool)
+        # Written and read on one stream, so that a row is there for every batch after its own.
+        self._kept: Tensor | None = None
         self._geometry: dict[int, Tensor] = {}
         self._hits = self._bytes = 0
 
@@ -103,12 +106,26 @@ class DeviceCache:
             new = sent[: part.sent_rows]
         else:
             new = sent.index_select(0, carry(torch.from_numpy(wanted)))
-        self._rows.put(carry(torch.from_numpy(ranges(starts[fresh], part.rows[fresh]))), new)
+        if self._kept is None:
+            self._kept = self._allocate()
+        indices = torch.from_numpy(ranges(starts[fresh], part.rows[fresh]))
+        self._kept.index_copy_(0, carry(indices), new)
+
+    def _allocate(self) -> Tensor:
+        shape = int(self._rows.layout.offsets[-1]), *self._rows.shape
+        try:
+            return torch.empty(shape, dtype=torch.uint8, device=self._rows.device)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            raise DatapipeError(
+                f"{self._rows.device} has no room for {torch.Size(shape).numel():,} bytes of "
+                "images; give a smaller CacheSpec(device=...)"
+            ) from error
 
     def _join(
         self, part: _BatchRows, sent: Tensor, starts: Int64, blank: Tensor | None, carry: Carry
     ) -> Tensor:
         """Return all rows of a batch: those that were sent, and those on the device."""
+        assert self._kept is not None, "rows are put before they are taken"
         here = carry(torch.from_numpy(ranges(starts[part.resident], part.rows[part.resident])))
         total = part.all_rows if self._total is None else self._total
         out = torch.empty((total, *self._rows.shape), dtype=torch.uint8, device=self._rows.device)
@@ -117,10 +134,11 @@ class DeviceCache:
             rest = ~part.resident
             cached_rows = ranges(part.edges[:-1][part.resident], part.rows[part.resident])
             sent_rows = ranges(part.edges[:-1][rest], part.rows[rest])
-            out.index_copy_(0, carry(torch.from_numpy(cached_rows)), self._rows.take(here))
+            kept = self._kept.index_select(0, here)
+            out.index_copy_(0, carry(torch.from_numpy(cached_rows)), kept)
             out.index_copy_(0, carry(torch.from_numpy(sent_rows)), sent[: part.sent_rows])
         else:
-            self._rows.take(here, out=out[: part.all_rows])
+            torch.index_select(self._kept, 0, here, out=out[: part.all_rows])
         if blank is not None and bool(blank[: part.all_rows].any()):
             # The text of these samples failed, so they are left out after all.
             out.masked_fill_(carry(blank).view(-1, *(1 for _ in self._rows.shape)), 0)

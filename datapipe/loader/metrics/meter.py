@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 
 from datapipe.loader.metrics.stage_clock import MOST_EVENTS, ClockOptions, Event, StageClock, Tally
 
@@ -47,9 +46,9 @@ class Reading:
     waited: float = 0.0  # seconds that the caller spent asking for batches
     idle: float = 0.0  # seconds that workers waited for work, summed over them
     # of the workers, by name
-    stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
+    stages: Mapping[str, Stage] = field(default_factory=dict)
     # of the caller's thread while it asked for batches, within `waited`
-    caller: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
+    caller: Mapping[str, Stage] = field(default_factory=dict)
     waits: tuple[float, ...] = ()  # seconds that the caller waited for each of the latest batches
     ready: tuple[int, ...] = ()  # number of finished batches when each of these was asked for
 
@@ -151,17 +150,15 @@ class Meter:
 
 
 def _stages(tally: Tally) -> Mapping[str, Stage]:
-    return MappingProxyType(
-        {
-            stage: Stage(seconds=wall / 1e9, cpu=cpu / 1e9, count=count, bytes=size)
-            for stage, (wall, cpu, count, size) in tally.stages.items()
-        }
-    )
+    return {
+        stage: Stage(seconds=wall / 1e9, cpu=cpu / 1e9, count=count, bytes=size)
+        for stage, (wall, cpu, count, size) in tally.stages.items()
+    }
 
 
 def _less(stages: Mapping[str, Stage], earlier: Mapping[str, Stage]) -> Mapping[str, Stage]:
     left = {stage: now - earlier.get(stage, Stage()) for stage, now in stages.items()}
-    return MappingProxyType({stage: part for stage, part in left.items() if part.count})
+    return {stage: part for stage, part in left.items() if part.count}
 
 
 def _count_ready(given: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -49,7 +50,10 @@ class BlockFolder:
                         _save(path, units)
                     return units
                 finally:
-                    _remove(claim)
+                    try:
+                        claim.unlink(missing_ok=True)
+                    except OSError as error:
+                        logger.debug("%s cannot be removed: %s", claim, error)
             pause = _POLL
             while claim.exists() and time.monotonic() <= end:
                 time.sleep(pause)
@@ -58,14 +62,7 @@ class BlockFolder:
 
     def forget(self, epoch: int) -> None:
         """Remove the blocks of an epoch that is over."""
-        folder = self._folder / f"epoch-{epoch}"
-        for path in folder.glob("*"):
-            _remove(path)
-        if folder.exists():
-            try:
-                folder.rmdir()
-            except OSError:
-                logger.debug("%s is still in use", folder)
+        shutil.rmtree(self._folder / f"epoch-{epoch}", ignore_errors=True)  # it may be in use
 
 
 class PlannedBlocks:
@@ -170,10 +167,3 @@ def _claimed(claim: Path) -> bool:
     except OSError:
         pass
     return True
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        logger.debug("%s cannot be removed: %s", path, error)

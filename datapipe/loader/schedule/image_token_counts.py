@@ -1,23 +1,28 @@
-"""Tokens and rows of `pixel_values` of an image, by text and image options."""
+"""Tokens and rows of `pixel_values` of images, and the videos that they are frames of."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import native
 from datapipe.geometry.tiles import per_tile
+from datapipe.index.columns import Columns
+from datapipe.index.files.random_read import gather
+from datapipe.index.images.header import is_stored_image
+from datapipe.plan.ragged import edges, places
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
 from datapipe.text.image_markup import ImageRuns
 from datapipe.text.spec import TextSpec
+from datapipe.text.videos import frame_of
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.forms.frame import VideoSizes
@@ -52,8 +57,8 @@ class ImageSizes:
     """Tokens and rows of images, by their size in pixels."""
 
     tokens: int | Counter  # of an image
-    rows: Counter | None  # of `pixel_values`; None for one each
     name: int | str  # of the rule, in states
+    rows: int | Counter = 1  # of `pixel_values`
     # Rows and columns in tokens, int64 [n, 2]; None if positions of tokens do not depend on them
     grids: Counter | None = None
     markup: MarkedImages | None = None  # of images whose tokens have text between them
@@ -61,52 +66,31 @@ class ImageSizes:
     # Of images that are not alone in their sample; None if they are like others
     of_several: ImageTransform | None = None
 
-    def count_tokens(
+    def count(
         self,
+        what: Literal["tokens", "rows"],
         widths: Int64,
         heights: Int64,
         frames: Frames | None = None,
         per_sample: Int64 | None = None,
     ) -> Int64:
-        """Return the tokens of n images: int64 [n].
+        """Return the tokens or rows of each of n images: int64 [n].
 
         Samples have `per_sample` of them, int64 [samples]; None if each is alone in its sample.
         """
         if self.videos is not None and frames is not None:
-            return self.videos.tokens(widths, heights, frames)
-        if isinstance(self.tokens, int):
-            return np.full(len(widths), self.tokens, np.int64)
-        if self.of_several is not None and per_sample is not None:
-            counters = self.tokens, self.of_several.tokens
-            return _alone_or_several(*counters, widths, heights, per_sample)
-        return self.tokens(widths, heights)
-
-    def count_rows(
-        self,
-        widths: Int64,
-        heights: Int64,
-        frames: Frames | None = None,
-        per_sample: Int64 | None = None,
-    ) -> Int64:
-        """Return the rows of n images, likewise."""
-        if self.videos is not None and frames is not None:
-            return self.videos.rows(widths, heights, frames)
-        if self.rows is None:
-            return np.ones(len(widths), np.int64)
-        if self.of_several is not None and per_sample is not None:
-            return _alone_or_several(self.rows, self.of_several.rows, widths, heights, per_sample)
-        return self.rows(widths, heights)
-
-
-def _alone_or_several(
-    alone: Counter, of_several: Counter, widths: Int64, heights: Int64, per_sample: Int64
-) -> Int64:
-    """Count images that are alone in their sample by one function, and the others by another."""
-    several = np.repeat(per_sample > 1, per_sample)
-    counts = np.empty(len(widths), np.int64)
-    counts[~several] = alone(widths[~several], heights[~several])
-    counts[several] = of_several(widths[several], heights[several])
-    return counts
+            videos: Callable[[Int64, Int64, Frames], Int64] = getattr(self.videos, what)
+            return videos(widths, heights, frames)
+        counter: int | Counter = getattr(self, what)
+        if isinstance(counter, int):
+            return np.full(len(widths), counter, np.int64)
+        if self.of_several is None or per_sample is None:
+            return counter(widths, heights)
+        several = np.repeat(per_sample > 1, per_sample)
+        counts = np.empty(len(widths), np.int64)
+        counts[~several] = counter(widths[~several], heights[~several])
+        counts[several] = getattr(self.of_several, what)(widths[several], heights[several])
+        return counts
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncoder) -> ImageSizes:
@@ -138,9 +122,9 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
     if text.image_markup is not None:
         return _marked(text, image, encoder)
     if isinstance(asked, int):
-        return ImageSizes(tokens=asked, rows=None, name=asked)
+        return ImageSizes(tokens=asked, name=asked)
     if isinstance(asked, str) and image is None:
-        return ImageSizes(tokens=image_token_counter(asked), rows=None, name=asked)
+        return ImageSizes(tokens=image_token_counter(asked), name=asked)
     grids = None
     if image is not None and image.spec.mrope:
         if not isinstance(asked, str):
@@ -162,7 +146,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None, encoder: TextEncod
     if of_several is not None:
         name += f"-{_probed(of_several.tokens, of_several.rows)}"
     return ImageSizes(
-        tokens=tokens, rows=rows, name=name, grids=grids, videos=videos, of_several=of_several
+        tokens=tokens, rows=rows or 1, name=name, grids=grids, videos=videos, of_several=of_several
     )
 
 
@@ -267,3 +251,42 @@ def _call(function: Callable[[Int64, Int64], Any], widths: Int64, heights: Int64
             f"{heights[worst]} pixels; an image has at least one token"
         )
     return counts.astype(np.int64)
+
+
+def has_frames(extensions: tuple[str, ...]) -> bool:
+    """Return whether a dataset has frames of videos, by the extensions of its members."""
+    return _extensions(extensions) is not None
+
+
+def frames_of(columns: Columns, samples: Int64) -> Frames | None:
+    """Return the frames of videos among all images of samples, int64 [n]; None if there are none.
+
+    The images are those of the first sample in their order, then those of the next.
+    """
+    known = _extensions(columns.extensions)
+    if known is None:
+        return None
+    is_image, video_of = known
+    members, bounds = places(columns.sample_member, samples)
+    codes = gather(columns.member_ext, members)
+    images = is_image[codes]
+    owners = np.repeat(np.arange(len(samples)), np.diff(bounds))[images]
+    videos = video_of[codes[images]]
+    count = len(videos)
+    begins = np.ones(count, bool)
+    begins[1:] = (owners[1:] != owners[:-1]) | (videos[1:] != videos[:-1]) | (videos[1:] < 0)
+    first = np.flatnonzero(begins)
+    group = edges(begins)[1:] - 1
+    length = np.diff(np.append(first, count))[group]
+    number = np.arange(count) - first[group]
+    return Frames(np.where(videos < 0, 0, length), number)
+
+
+@lru_cache(maxsize=64)
+def _extensions(names: tuple[str, ...]) -> tuple[Bools, Int64] | None:
+    """Return whether each is that of an image, and the number of its video, -1 for no frame."""
+    frames = [frame_of(name) for name in names]
+    if not any(frames):
+        return None
+    videos = [-1 if frame is None else frame[0] for frame in frames]
+    return np.array([is_stored_image(name) for name in names]), np.array(videos)

@@ -17,10 +17,9 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import StateMismatch
-from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.options import LoaderOptions
-from datapipe.loader.schedule.origin import Origin
+from datapipe.loader.schedule.origin import Leg, Legs, Origin, PartState
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run, dataset_alone, differences, parse_state
 from datapipe.plan.epoch import EpochPlan

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +220,8 @@ class Schedule:
 
     def _steps_of(self, epoch: int, consumed: int, enough: int | None) -> int:
         """Return the number of steps of an epoch after `consumed` units, or at least `enough`."""
-
-        def steps(units: int, *, drop_last: bool) -> int:
-            return steps_in(
-                units,
-                share=self.options.share,
-                drop_last=drop_last,
-                exclusion=self.exclusion,
-                epoch=epoch,
-                consumed=consumed,
-            )
+        share, out = self.options.share, self.exclusion
+        steps = partial(steps_in, share=share, exclusion=out, epoch=epoch, consumed=consumed)
 
         def is_enough(units: int) -> bool:
             # The last step of some blocks may continue in the next one.

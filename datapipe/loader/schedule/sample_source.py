@@ -19,9 +19,8 @@ from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
-from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
+from datapipe.loader.schedule.image_token_counts import ImageSizes, frames_of, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
-from datapipe.loader.schedule.video_frames import frames_of
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
@@ -129,7 +128,7 @@ class TextSizes(TextRule):
         widths, heights, image_offsets = self.dataset.columns.image_sides(chosen)
         frames = self.frames(self.dataset.columns, chosen)
         per_sample = np.diff(image_offsets)
-        counts = self.images.count_tokens(widths, heights, frames, per_sample)
+        counts = self.images.count("tokens", widths, heights, frames, per_sample)
         image_at, _ = places(columns.sample_image_at, chosen)
         labels, label_offsets = places(columns.sample_label, chosen)
         cut = planned(
@@ -149,7 +148,7 @@ class TextSizes(TextRule):
         sizes.labels[long] = cut.labels
         sizes.images[long] = cut.images
         sizes.vision[long] = cut.image_tokens
-        rows = edges(self.images.count_rows(widths, heights, frames, per_sample))
+        rows = edges(self.images.count("rows", widths, heights, frames, per_sample))
         sizes.rows[long] = rows[image_offsets[:-1] + cut.images] - rows[image_offsets[:-1]]
 
     def _images(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
@@ -160,8 +159,8 @@ class TextSizes(TextRule):
         widths, heights, offsets = self.dataset.columns.image_sides(samples)
         frames = self.frames(self.dataset.columns, samples)
         images = np.diff(offsets)
-        tokens = edges(self.images.count_tokens(widths, heights, frames, images))[offsets]
-        rows = edges(self.images.count_rows(widths, heights, frames, images))[offsets]
+        tokens = edges(self.images.count("tokens", widths, heights, frames, images))[offsets]
+        rows = edges(self.images.count("rows", widths, heights, frames, images))[offsets]
         return images, np.diff(tokens), np.diff(rows)
 
 

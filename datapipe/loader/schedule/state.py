@@ -50,13 +50,7 @@ class History:
     """Runs after each of the latest batches of an iterator, which has `yielded` so many."""
 
     def __init__(self, run: Run) -> None:
-        self._recent: deque[Run] = deque(maxlen=_REMEMBERED)
-        self.start_at(run)
-
-    def start_at(self, run: Run) -> None:
-        """Start over with a run."""
-        self._recent.clear()
-        self._recent.append(run)
+        self._recent = deque([run], _REMEMBERED)
         self.yielded = 0
 
     def add(self, run: Run) -> None:

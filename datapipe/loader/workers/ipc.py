@@ -13,13 +13,14 @@ import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from datapipe.array_types import UInt8
-from datapipe.cache.stats import Counts
+from datapipe.cache.sample_cache import Counts
 from datapipe.index.files.npy import map_values, mapped_from
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions, Tally
@@ -107,14 +108,10 @@ class _BatchPickler(pickle.Pickler):
 class _BatchUnpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, find: Callable[[Any], Tensor]) -> None:
         super().__init__(file)
-        self._find = find
-        self._tensors: dict[int, Tensor] = {}
+        self._find = cache(lambda number, location: find(location))
 
     def persistent_load(self, pid: tuple[int, Any]) -> Tensor:
-        number, location = pid
-        if number not in self._tensors:
-            self._tensors[number] = self._find(location)
-        return self._tensors[number]
+        return self._find(*pid)
 
 
 def reduce_array(array: Any) -> Any:

@@ -12,7 +12,6 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor, StepWorkers
@@ -20,7 +19,6 @@ from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import ProcessSteps, RemoteJob
 from datapipe.loader.workers.ray_steps import RaySteps, running_cluster
 from datapipe.loader.workers.thread_steps import InlineSteps, PlannedSteps, ThreadSteps
-from datapipe.plan.steps import Blocks
 from datapipe.plan.units import RandomKeys
 
 J = TypeVar("J")
@@ -33,36 +31,26 @@ Executor = StepExecutor[BatchBuilder] | StepExecutor[RemoteJob]
 
 
 class JobSource:
-    """Source of the jobs of a loader; `blocks` returns those of an epoch, to evict by next use."""
+    """Source of the jobs of a loader."""
 
     def __init__(
         self,
         context: BatchContext,
-        options: LoaderOptions,
         *,
         device_cache: DeviceCache | None,
-        blocks: Callable[[int], Blocks],
         loads: bool,  # False if batches come from another rank
     ) -> None:
         self._context = context
-        self._options = options
+        self._options = options = context.options
         self._device_cache = device_cache
         self._loads = loads
         self._cluster = running_cluster() if options.on_cluster and loads else None
         here = options.in_processes and self._cluster is None and loads
-        self._processes = ProcessSteps(context, options) if here else None
+        self._processes = ProcessSteps(context) if here else None
         self._runs = 0  # begun so far
         self._begun = False  # whether the first step was made
         self._lock = threading.Lock()  # of the count and of what ends with a run
-        self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.plans_ahead:
-            self._next_uses = NextUses(
-                blocks,
-                samples=len(context.dataset),
-                rank=options.rank,
-                world_size=options.world_size,
-                share=options.share,
-            )
+        self._planned: tuple[Schedule, NextUses] | None = None
 
     def begin(self, run: Run, schedule: Schedule, meter: Meter | None) -> Executor:
         """Start workers on the steps of a run."""
@@ -72,12 +60,11 @@ class JobSource:
         if not self._loads:
             remote = PlannedSteps()
         elif self._cluster is not None:
-            most = options.num_workers * options.prefetch_factor
-            remote = RaySteps(self._cluster, context, most=most, meter=meter)
+            remote = RaySteps(self._cluster, context, meter)
         elif self._processes is not None:
             processes = self._processes
             if not options.workers.persistent:
-                processes = ProcessSteps(context, options)
+                processes = ProcessSteps(context)
             processes.meter, remote = meter, processes
         if remote is not None:
             remote_jobs = self._jobs(steps, partial(RemoteJob, context), meter)
@@ -118,6 +105,7 @@ class JobSource:
 
     def steps(self, run: Run, schedule: Schedule) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
+        next_uses = self._plan_uses(schedule)
         for step, after, over in schedule.steps(run):
             share = self._options.deal(step)
             epoch, samples = step.start.epoch, share.units.numbers
@@ -130,6 +118,22 @@ class JobSource:
                 labels=step.labels,
                 first=first,
                 last=over,
-                next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
+                next_use=None if next_uses is None else next_uses.of(samples, epoch),
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
             )
+
+    def _plan_uses(self, schedule: Schedule) -> NextUses | None:
+        """Return the next uses of samples, if a cache evicts by them; a state may change them."""
+        options, context = self._options, self._context
+        if context.cache is None or not context.cache.plans_ahead:
+            return None
+        if self._planned is None or self._planned[0] is not schedule:
+            uses = NextUses(
+                schedule.blocks,
+                samples=len(context.dataset),
+                rank=options.rank,
+                world_size=options.world_size,
+                share=options.share,
+            )
+            self._planned = schedule, uses
+        return self._planned[1]

@@ -6,32 +6,41 @@ again elsewhere if its node dies.
 
 from __future__ import annotations
 
+import io
 import itertools
 import logging
 import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from datapipe.errors import PlanError, WorkerError
+from datapipe.array_types import UInt8
+from datapipe.errors import DatapipeError, PlanError, WorkerError
+from datapipe.index.columns import Columns
+from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.workers.executor import PinnedResults, StepWorkers
-from datapipe.loader.workers.ipc import BatchTask, Report, load_batch
-from datapipe.loader.workers.process_steps import RemoteJob
-from datapipe.loader.workers.process_worker import BatchWorkerFactory
-from datapipe.loader.workers.ray_worker import RayWorkerFactory, SentBatch, dump_factory
+from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
+from datapipe.loader.workers.process_steps import (
+    BatchWorker,
+    BatchWorkerFactory,
+    RegionPool,
+    RemoteJob,
+)
 from datapipe.loader.workers.shared_memory import Region, SharedFile
 from datapipe.workers.protocol import Results
-from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster
+from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 from datapipe.workers.ray_futures import RayFutures
 from datapipe.workers.ray_tasks import do_job, pickle_factory
 
@@ -61,15 +70,62 @@ def cluster_workers(world_size: int) -> int:
     return max(1, running_cluster().cpus // world_size)
 
 
-class RaySteps(StepWorkers[RemoteJob]):
-    """Tasks of a cluster in one run, of which `most` are begun or wait to be taken."""
+class SentBatch(NamedTuple):
+    """Batch of a task: the report of its worker, the bytes of its region, and its node."""
 
-    def __init__(
-        self, cluster: RayCluster, context: BatchContext, *, most: int, meter: Meter | None
-    ) -> None:
+    report: Report
+    content: UInt8
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayWorkerFactory:
+    """Factory for the worker of a Ray process, with the pickle of a `BatchWorkerFactory`."""
+
+    content: bytes
+    dataset: str  # title, for messages
+    folder: str  # working directory of the loader's process, which relative paths start from
+
+    def __call__(self) -> RayWorker:
+        node = node_name()
+        with suppress(OSError):
+            os.chdir(self.folder)
+        try:
+            return RayWorker(pickle.loads(self.content)(), node)
+        except (DatapipeError, OSError) as error:
+            raise WorkerError(
+                f"the node {node} cannot open {self.dataset}: {error}; give paths that all nodes "
+                "share, or a URL"
+            ) from error
+
+
+@dataclass(frozen=True)
+class RayWorker:
+    """Maker of whole batches, in a process of a Ray cluster."""
+
+    worker: BatchWorker
+    node: str
+
+    def __call__(self, task: BatchTask) -> SentBatch:
+        """Make the batch of a task. Ray tries those again that fail with an `OSError`."""
+        try:
+            report = self.worker(task)
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:
+            raise WorkerError(
+                f"the node {self.node} failed at {self.worker.context.describe_step(task.step)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return SentBatch(report, self.worker.pool.written, self.node)
+
+
+class RaySteps(StepWorkers[RemoteJob]):
+    """Tasks of a cluster in one run. `prefetch_factor` for each worker are begun or wait."""
+
+    def __init__(self, cluster: RayCluster, context: BatchContext, meter: Meter | None) -> None:
         self._cluster = cluster
         self._context = context
-        self._most = most
         self._meter = meter
         self._numbers = itertools.count()
         self._pin = context.pinned
@@ -85,7 +141,8 @@ class RaySteps(StepWorkers[RemoteJob]):
             # Never inside of the placement group of a trainer, whose CPUs are taken.
             return self._cluster.submit(do_job, factory, job.task, scheduling_strategy="SPREAD")
 
-        futures = RayFutures(self._cluster, jobs, submit, most=self._most)
+        most = self._context.options.num_workers * self._context.options.prefetch_factor
+        futures = RayFutures(self._cluster, jobs, submit, most=most)
         return PinnedResults(futures, partial(self._fetch, futures))
 
     def finish(self, job: RemoteJob, result: tuple[Report, Any, str]) -> None:
@@ -121,13 +178,48 @@ class RaySteps(StepWorkers[RemoteJob]):
 
 
 def _dump(context: BatchContext) -> bytes:
-    """Pickle the factory of a cluster's workers; `PlanError` if it cannot be sent there."""
+    """Pickle the factory of a cluster's workers; `PlanError` if it cannot be sent there.
+
+    Functions of scripts are sent as their code. A node opens the dataset itself, and maps its own
+    copy of the columns.
+    """
+    from ray import cloudpickle
+
+    dataset, file = context.dataset, SharedFile(1)
     level = logging.getLogger("datapipe").getEffectiveLevel()
-    factory = BatchWorkerFactory(context=context, file=SharedFile(1), level=level)
+    reducers: dict[type, Callable[[Any], Any]] = {
+        np.ndarray: reduce_array,
+        np.memmap: reduce_array,
+        BufferPool: lambda pool: (RegionPool, (file,)),
+        SharedFile: lambda file: (_own_memory, ()),
+        Dataset: lambda dataset: (dataset.opener, ()),
+        Columns: lambda columns: (
+            (attrgetter("columns"), (dataset,)) if columns is dataset.columns else NotImplemented
+        ),
+    }
+
+    base: Any = cloudpickle.CloudPickler
+
+    class NodePickler(base):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            reduced = NotImplemented
+            if (reduce := reducers.get(type(obj))) is not None:
+                reduced = reduce(obj)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+    buffer = io.BytesIO()
+    pickler: Any = NodePickler(buffer, protocol=5)
     try:
-        content = dump_factory(factory)
+        pickler.dump(BatchWorkerFactory(context=context, file=file, level=level))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise PlanError(f"workers='ray': objects of a batch cannot be sent: {error}") from error
     return pickle_factory(
-        RayWorkerFactory(content=content, dataset=context.dataset.title, folder=os.getcwd())
+        RayWorkerFactory(content=buffer.getvalue(), dataset=dataset.title, folder=os.getcwd())
     )
+
+
+def _own_memory() -> SharedFile:
+    """Return memory for one batch: a worker is at one task at a time."""
+    file = SharedFile(1)
+    file.add(0)
+    return file

@@ -41,30 +41,30 @@ class SharedFile:
     """Unnamed file that each process maps; `DatapipeError` if the system grants none.
 
     Workers may be at `tasks` together; the worker of a task writes to its row of `board`.
+    `received` is the file, in another process.
     """
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: int, received: Descriptor | None = None) -> None:
+        used = tasks * BOARD.itemsize
+        self._header = -(-used // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         try:
-            descriptor = os.memfd_create("datapipe-batches")
-            os.ftruncate(descriptor, _header_size(tasks))
+            self._file = received or Descriptor(os.memfd_create("datapipe-batches"))
+            weakref.finalize(self, os.close, self._file.number).atexit = False
+            if received is None:
+                os.ftruncate(self._file.number, self._header)
         except OSError as error:
             raise DatapipeError(
                 f"no memory can be shared with worker processes: {error.strerror}; use "
                 "workers='threads'"
             ) from error
-        self._open(descriptor, tasks)
-        self.board["task"] = -1
+        header = np.frombuffer(mmap.mmap(self._file.number, self._header), np.uint8)
+        self.board = header[:used].view(BOARD)
+        if received is None:
+            self.board["task"] = -1
+        self._maps: dict[int, mmap.mmap] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _receive, (Descriptor(self._descriptor), len(self.board))
-
-    def _open(self, descriptor: int, tasks: int) -> None:
-        self._descriptor = descriptor
-        self._header = _header_size(tasks)
-        weakref.finalize(self, os.close, descriptor).atexit = False
-        header = np.frombuffer(mmap.mmap(descriptor, self._header), np.uint8)
-        self.board = header[: tasks * BOARD.itemsize].view(BOARD)
-        self._maps: dict[int, mmap.mmap] = {}
+        return SharedFile, (len(self.board), self._file)
 
     def row(self, task: int) -> Any:
         """Return the row of the board for the task with a number: `BOARD` [1]."""
@@ -74,7 +74,7 @@ class SharedFile:
     def add(self, region: int) -> None:
         """Enlarge the file for a region. For the process that made the file."""
         try:
-            os.ftruncate(self._descriptor, self._header + (region + 1) * _SPAN)
+            os.ftruncate(self._file.number, self._header + (region + 1) * _SPAN)
         except OSError as error:
             raise DatapipeError(
                 f"the memory that is shared with worker processes cannot grow: {error.strerror}; "
@@ -86,7 +86,7 @@ class SharedFile:
         assert size <= _SPAN, "no batch is that large"
         length = max(_LEAST, 1 << (size - 1).bit_length())
         try:
-            shared = mmap.mmap(self._descriptor, length, offset=self._header + region * _SPAN)
+            shared = mmap.mmap(self._file.number, length, offset=self._header + region * _SPAN)
         except (OSError, ValueError) as error:
             raise DatapipeError(
                 f"{length:,} bytes of memory shared with worker processes cannot be mapped: "
@@ -98,17 +98,6 @@ class SharedFile:
     def clear(self, region: int) -> None:
         """Give the pages of a mapped region back to the system."""
         self._maps.pop(region).madvise(mmap.MADV_REMOVE)
-
-
-def _header_size(tasks: int) -> int:
-    used = tasks * BOARD.itemsize
-    return -(-used // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-
-
-def _receive(descriptor: Descriptor, tasks: int) -> SharedFile:
-    file = SharedFile.__new__(SharedFile)
-    file._open(descriptor.number, tasks)
-    return file
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.loader.workers.executor import StepWorkers
 from datapipe.torch_threads import alone, default_kept, work_alone
 from datapipe.workers.inline import InlinePool

@@ -17,8 +17,7 @@ from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Meter, Stage
-from datapipe.loader.metrics.stage_clock import ClockOptions
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import ClockOptions, Watch
 from datapipe.profile.measure.samples import COLD, FirstReads, read_first, stored_samples
 from datapipe.profile.measure.usage import queued_seconds
 from datapipe.report.table import ratio

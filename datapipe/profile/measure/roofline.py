@@ -21,7 +21,7 @@ from datapipe.cpus import available_cpus
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.profile.measure.alone import StageCosts
 from datapipe.profile.measure.samples import MemoryStore, Stored, delivered, evict, was_cold
 from datapipe.profile.measure.usage import queued_seconds

@@ -1,5 +1,5 @@
-"""Parts of a mixture, how they are drawn from, and how both change while a run continues.
+"""Parts of a mixture, and how they are opened.
 
-A `Mixture` and the options of a loader come in; the parts with their samples, and the legs of the
-run, go out. One dataset is a mixture of one part, which has no name.
+A `Mixture` and the options of a loader come in; the parts with their samples, and the first leg of
+a run, go out. One dataset is a mixture of one part, which has no name.
 """

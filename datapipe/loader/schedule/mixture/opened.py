@@ -23,12 +23,11 @@ from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
+from datapipe.loader.schedule.image_token_counts import has_frames
 from datapipe.loader.schedule.mixture.part import MixtureNotes, MixturePart
 from datapipe.loader.schedule.options import LoaderOptions
-from datapipe.loader.schedule.origin import Origin
+from datapipe.loader.schedule.origin import Leg, Legs, Origin, PartState
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
-from datapipe.loader.schedule.video_frames import has_frames
 from datapipe.mixture.resolve import resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
@@ -62,16 +61,49 @@ class OpenedMixture:
         self, mixture: Mixture, remote: RemoteOptions, image: ImageSpec | None = None
     ) -> None:
         self._mixture, datasets = mixture, mixture.datasets
+        self._remote, self._image = remote, image
         if mixture.is_alone:
             self._notes = MixtureNotes(())
             self.dataset = _open(datasets[0], remote, _max_frames(datasets[0], image), 1)
             return
         self._notes = MixtureNotes([fspath(entry.path) for entry in datasets])
         with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
-            open_part = partial(_open_part, self._notes, remote, image, len(datasets))
-            parts = list(pool.map(open_part, datasets))
+            parts = list(pool.map(self._open_part, datasets))
         self._notes.save()
         self.dataset = DatasetMixture.of(parts)
+
+    def _open_part(self, entry: MixtureDataset) -> DatasetPart:
+        path = fspath(entry.path)
+        max_frames = _max_frames(entry, self._image)
+        open_it = partial(_open, entry, self._remote, max_frames)
+        dataset = None
+        with _named(entry):
+            seen = _seen(path, self._remote)
+        if seen is None:
+            dataset = open_it(1)
+            seen = dataset.fingerprint
+        asked = ("dataset", path, seen, *([] if max_frames is None else [max_frames]))
+        note = self._notes.get(*asked)
+        if note is None:
+            dataset = dataset or open_it(1)
+            counts = vars(ColumnCounts.of(dataset.columns))
+            note = {"counts": {**counts, "shard_samples": counts["shard_samples"].tolist()}}
+            note["fingerprint"] = dataset.fingerprint
+            if dataset.manifest.arrays is not None:
+                note["arrays"] = asdict(dataset.manifest.arrays)
+            self._notes.put(note, *asked)
+        counts = {**note["counts"], "extensions": tuple(note["counts"]["extensions"])}
+        counts["shard_samples"] = np.array(counts["shard_samples"], np.int64)
+        return DatasetPart(
+            name=entry.name,
+            open_it=open_it,
+            counts=ColumnCounts(**counts),
+            fingerprint=note["fingerprint"],
+            of=len(self._mixture.datasets),
+            is_remote=is_remote(path) and not names_shards(path),
+            arrays=Arrays(**note["arrays"]) if "arrays" in note else None,
+            max_frames=max_frames,
+        )
 
     def origin(
         self,
@@ -174,46 +206,6 @@ def _once(make: Callable[[S], T]) -> Callable[[S], T]:
         return found[-1][1]
 
     return call
-
-
-def _open_part(
-    notes: MixtureNotes,
-    remote: RemoteOptions,
-    image: ImageSpec | None,
-    of: int,
-    entry: MixtureDataset,
-) -> DatasetPart:
-    path = fspath(entry.path)
-    max_frames = _max_frames(entry, image)
-    open_it = partial(_open, entry, remote, max_frames)
-    dataset = None
-    with _named(entry):
-        seen = _seen(path, remote)
-    if seen is None:
-        dataset = open_it(1)
-        seen = dataset.fingerprint
-    asked = ("dataset", path, seen, *([] if max_frames is None else [max_frames]))
-    note = notes.get(*asked)
-    if note is None:
-        dataset = dataset or open_it(1)
-        counts = vars(ColumnCounts.of(dataset.columns))
-        note = {"counts": {**counts, "shard_samples": counts["shard_samples"].tolist()}}
-        note["fingerprint"] = dataset.fingerprint
-        if dataset.manifest.arrays is not None:
-            note["arrays"] = asdict(dataset.manifest.arrays)
-        notes.put(note, *asked)
-    counts = {**note["counts"], "extensions": tuple(note["counts"]["extensions"])}
-    counts["shard_samples"] = np.array(counts["shard_samples"], np.int64)
-    return DatasetPart(
-        name=entry.name,
-        open_it=open_it,
-        counts=ColumnCounts(**counts),
-        fingerprint=note["fingerprint"],
-        of=of,
-        is_remote=is_remote(path) and not names_shards(path),
-        arrays=Arrays(**note["arrays"]) if "arrays" in note else None,
-        max_frames=max_frames,
-    )
 
 
 def _max_frames(entry: MixtureDataset, image: ImageSpec | None) -> int | None:

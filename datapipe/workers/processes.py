@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
 from datapipe.workers.job_feed import CLOSED, WindowedResults
-from datapipe.workers.main_script import refuse_unguarded_script
 from datapipe.workers.messages import Message, Reducers, message, receive, send
 from datapipe.workers.process_worker import DONE, DROP, FAILED, JOB, PRINTED, READY, RESULT, SET_UP
 from datapipe.workers.standard_error import printed
@@ -138,7 +137,6 @@ class ProcessPool(Generic[J, R]):
         self._workers, self._poll = [], select.poll()
 
     def _start(self) -> None:
-        refuse_unguarded_script()
         try:
             for _ in range(self._count):
                 worker: WorkerHandle[J] = WorkerHandle(self._modules)

@@ -32,7 +32,7 @@ from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.plan.steps import Position
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.mixture_store import MixtureStore
+from datapipe.store.mixture import MixtureStore
 from datapipe.store.open import open_store
 
 if TYPE_CHECKING:

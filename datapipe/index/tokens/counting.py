@@ -162,9 +162,7 @@ def open_or_count(
         )
         with lock:
             work = _work_of(folder)
-            if (
-                token_columns.open_tokens(home, manifest, digest) is None
-            ):  # another may have been quicker
+            if opened() is None:  # another may have been quicker
                 parts = PartFiles(work, digest)
                 try:
                     _carry_over(home / folder.name, manifest, parts)

@@ -31,7 +31,7 @@ started = time.perf_counter()
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
-from datapipe.index.files.block_checksums import CheckedFiles
+from datapipe.index.files.block_checksums import checked_files
 from datapipe.loader.schedule.sample_source import TextSizes
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
@@ -45,11 +45,11 @@ def peak():
 before = peak()
 folder, world = Path(sys.argv[1]), 64
 dtypes = {"text.npy": "<i4", "labels.npy": "<i4", "sample_image.npy": "<i8"}
-files = CheckedFiles(folder, dtypes, int((folder / "sums").read_text()), remedy="")
+files = checked_files(folder, dtypes, int((folder / "sums").read_text()), remedy="")
 def column(name):
     if sys.argv[3] == "plain":
         return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-    return files.array(f"{name}.npy")
+    return files[f"{name}.npy"]
 text = TextSizes(
     dataset=SimpleNamespace(columns=SimpleNamespace(sample_image=column("sample_image"))),
     spec=SimpleNamespace(image_tokens=144, overlong="truncate"),

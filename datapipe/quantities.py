@@ -11,14 +11,8 @@ from datapipe.declared import Refused, Say
 
 UNITS = {
     "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
+    **{f"{prefix}B": 10 ** (3 * power) for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}IB": 2 ** (10 * power) for power, prefix in enumerate("KMGT", 1)},
 }
 THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 AmountUnit = Literal["samples", "steps", "tokens"]

@@ -34,8 +34,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.parquet import SCHEMA, file_sha256
-from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import PartFiles, TokenPart
+from datapipe.index.tokens.counting import PartFiles, TokenPart, open_or_count
 from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec

@@ -27,8 +27,8 @@ from datapipe.index.files.derived import write_about
 from datapipe.index.files.npy import HEADER, NpyFile, header, map_npy
 from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, write_manifest
 from datapipe.index.tokens import columns as token_columns
-from datapipe.index.tokens.parts import DTYPES as TOKEN_DTYPES
-from datapipe.index.tokens.parts import VERSION as TOKENS_VERSION
+from datapipe.index.tokens.columns import DTYPES as TOKEN_DTYPES
+from datapipe.index.tokens.columns import VERSION as TOKENS_VERSION
 from datapipe.text.encode import TextEncoder
 
 SHARD = 10_000  # samples

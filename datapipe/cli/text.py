@@ -10,8 +10,7 @@ from datapipe.errors import PlanError
 from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:
-    from datapipe.index.tokens.columns import TokenColumns
-    from datapipe.index.tokens.stats import Spread, TokenStats
+    from datapipe.index.tokens.columns import Spread, TokenColumns, TokenStats
     from datapipe.text.encode import TextEncoder
 
 _SHOWN_FAILURES = 5
@@ -45,7 +44,7 @@ def count(
     `engine` are arguments of `EngineSpec`.
     """
     from datapipe.index.dataset import open_dataset
-    from datapipe.index.tokens.stats import token_stats
+    from datapipe.index.tokens.columns import token_stats
     from datapipe.loader.schedule.token_counts import count_tokens
 
     columns = count_tokens(open_dataset(folder), encoder, workers=workers, **engine)

@@ -18,14 +18,8 @@ import pyarrow.compute as pc
 
 from datapipe.array_types import Bools, Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
+from datapipe.index.files import derived
 from datapipe.index.files.block_checksums import write_sums
-from datapipe.index.files.derived import (
-    new_folder,
-    open_described,
-    open_or_build,
-    read_about,
-    write_about,
-)
 from datapipe.index.files.npy import npy_files
 from datapipe.index.files.random_read import gather, read_values, take_values
 from datapipe.index.images.header import is_stored_image
@@ -186,7 +180,7 @@ def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) 
 
     With `max_frames`, samples have at most this many frames of each video.
     """
-    return open_or_build(
+    return derived.open_or_build(
         home,
         COLUMNS if max_frames is None else f"{COLUMNS}-{max_frames}-frames",
         manifest.fingerprint,
@@ -198,8 +192,8 @@ def open_columns(home: Path, manifest: Manifest, max_frames: int | None = None) 
 
 def columns_in(folder: Path, manifest: Manifest) -> Columns | None:
     """Return the columns in `folder`; None where they are missing, stale or damaged."""
-    about = read_about(folder / _ABOUT, _VERSION, fingerprint=manifest.fingerprint)
-    arrays = about and open_described(folder, about, _FILES, "its columns are made")
+    about = derived.read_about(folder / _ABOUT, _VERSION, fingerprint=manifest.fingerprint)
+    arrays = about and derived.open_described(folder, about, _FILES, "its columns are made")
     if not about or not arrays:
         return None
     counts = [shard.samples for shard in manifest.shards]
@@ -216,11 +210,11 @@ def _build(home: Path, folder: Path, manifest: Manifest, max_frames: int | None)
 
     Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     """
-    with new_folder(folder, lambda: columns_in(folder, manifest) is not None) as temporary:
+    with derived.new_folder(folder, lambda: columns_in(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
         about |= _consolidate(home, temporary, manifest, max_frames)
         about["checksums_crc32"] = write_sums(temporary, _FILES)
-        write_about(temporary / _ABOUT, about)
+        derived.write_about(temporary / _ABOUT, about)
     if (columns := columns_in(folder, manifest)) is None:
         raise IndexMismatch(
             f"{folder}: the columns are damaged as soon as they are written; check the disk, "

@@ -23,24 +23,14 @@ _BY_NAME = {
     "markup": ("xml", "svg"),
 }
 _MEDIUM = {ext: what for what, exts in _BY_NAME.items() for ext in exts}
-_SIGNATURES = (
-    (b"\x1aE\xdf\xa3", "a video"),
-    (b"FLV\x01", "a video"),
-    (b"\0\0\1\xba", "a video"),
-    (b"\0\0\1\xb3", "a video"),
-    (b"fLaC", "sound"),
-    (b"OggS", "sound"),
-    (b"ID3", "sound"),
-    (b"\xff\xfb", "sound"),
-    (b"\xff\xf3", "sound"),
-    (b"%PDF-", "a document"),
-    (b"\x93NUMPY", "an array"),
-    (b"\x89HDF\r\n", "an array"),
-    *((mark, f"compressed with {kind}") for mark, (kind, _) in COMPRESSED.items()),
-    (b"PK\x03\x04", "an archive"),
-    (b"7z\xbc\xaf\x27\x1c", "an archive"),
-    (b"Rar!", "an archive"),
-)
+_SIGNATURES = {
+    "a video": (b"\x1aE\xdf\xa3", b"FLV\x01", b"\0\0\1\xba", b"\0\0\1\xb3"),
+    "sound": (b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b"\xff\xf3"),
+    "a document": (b"%PDF-",),
+    "an array": (b"\x93NUMPY", b"\x89HDF\r\n"),
+    **{f"compressed with {kind}": (mark,) for mark, (kind, _) in COMPRESSED.items()},
+    "an archive": (b"PK\x03\x04", b"7z\xbc\xaf\x27\x1c", b"Rar!"),
+}
 _RIFF = {b"AVI ": "a video", b"WAVE": "sound"}
 # Control characters that no text has, next to tab, line ends and form feed.
 _BINARY = frozenset(range(32)) - {9, 10, 12, 13}
@@ -78,8 +68,8 @@ def unread_medium(start: bytes, name: str) -> str:
     named = medium_of(name)
     if named and named != "markup":  # `.npz` and `.docx` are archives to their bytes
         return named
-    for signature, medium in _SIGNATURES:
-        if start.startswith(signature):
+    for medium, signatures in _SIGNATURES.items():
+        if start.startswith(signatures):
             return medium
     return "binary data" if start else ""
 

@@ -20,7 +20,7 @@ from datapipe.errors import DecodeError, PlanError, SampleError, StateMismatch
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.rows import Member
-from datapipe.index.tar.member_names import BEFORE, name_in_tar
+from datapipe.index.tar.grouping import BEFORE, name_in_tar
 from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.distributed import check_ranks_hold
 from datapipe.loader.make_loader import make_loader
@@ -32,7 +32,7 @@ from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.plan.steps import Position
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.mixture_store import MixtureStore
+from datapipe.store.mixture import MixtureStore
 from datapipe.store.open import open_store
 
 if TYPE_CHECKING:

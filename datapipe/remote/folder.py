@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -16,7 +17,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
 from datapipe.extras import install_command
-from datapipe.remote.retry import ReadTimes, RetryPolicy, describe, is_final
+from datapipe.remote.retry import RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class RemoteFolder:
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
         self._slots = asyncio.Semaphore(options.concurrency)
         self._draw = random.Random()
-        self._times = ReadTimes(options.retry)
+        self._seconds: deque[float] = deque(maxlen=128)  # that the latest reads took
         self._lock = threading.Lock()
         self._running: set[Future[Any]] = set()
 
@@ -166,9 +167,10 @@ class RemoteFolder:
 
     async def _hedged(self, ask: Callable[[], Awaitable[bytes]]) -> bytes:
         """Await what `ask` returns; if that is stuck, ask again and take the first answer."""
+        stuck_after = self.options.retry.stuck_after(self._seconds)
         began, reads = self._loop.time(), [asyncio.ensure_future(ask())]
         try:
-            done, _ = await asyncio.wait(reads, timeout=self._times.stuck_after())
+            done, _ = await asyncio.wait(reads, timeout=stuck_after)
             allowed = 1 + self.options.retry.hedge_share * self.traffic.requests
             if not done and self.traffic.hedges < allowed:
                 self.traffic.hedges += 1
@@ -180,7 +182,7 @@ class RemoteFolder:
                 except Exception:
                     if number == len(reads):
                         raise
-            self._times.add(self._loop.time() - began)
+            self._seconds.append(self._loop.time() - began)
             return data
         finally:
             for each in reads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,27 +45,16 @@ class RetryPolicy:
         """Return the seconds to wait after the `attempt`-th attempt (from 1) failed."""
         return draw.uniform(0.0, min(self.longest_pause, self.first_pause * 2.0 ** (attempt - 1)))
 
+    def stuck_after(self, latest: Collection[float]) -> float | None:
+        """Return the seconds after which a read is started again; None if too few are known.
 
-class ReadTimes:
-    """Durations of the latest reads, which say when one is stuck.
-
-    Source: J. Dean and L. Barroso, "The Tail at Scale", CACM 2013 ("hedged requests").
-    """
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
-        self._seconds: deque[float] = deque(maxlen=128)
-
-    def add(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-
-    def stuck_after(self) -> float | None:
-        """Return the seconds after which a read is started again; None if too few are known."""
-        policy, known = self._policy, len(self._seconds)
-        if known < 16 or not policy.hedge_share:
+        `latest` are the durations of the latest reads. Source: J. Dean and L. Barroso, "The Tail at
+        Scale", CACM 2013 ("hedged requests").
+        """
+        if len(latest) < 16 or not self.hedge_share:
             return None
-        usual = sorted(self._seconds)[(known - 1) * 95 // 100]
-        return min(max(policy.hedge_factor * usual, policy.first_pause), policy.timeout / 2)
+        usual = sorted(latest)[(len(latest) - 1) * 95 // 100]
+        return min(max(self.hedge_factor * usual, self.first_pause), self.timeout / 2)
 
 
 def is_final(error: BaseException) -> bool:

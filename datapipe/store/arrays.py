@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Int32, Int64, UInt8
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.block_checksums import CheckedFiles
+from datapipe.index.files.block_checksums import checked_files
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, map_npy
 from datapipe.index.manifest import Arrays
 from datapipe.index.rows import Member
-from datapipe.store.protocol import Fetch, Store
+from datapipe.store.protocol import Store
 
 IMAGES, TEXTS = "images.npy", "texts.npy"
 TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
@@ -65,18 +66,6 @@ class ArrayStore(Store):
         return [texts[member.offset : member.offset + member.size].data for member in members]
 
 
-@dataclass(slots=True)
-class MappedFetch:
-    """Images that the kernel was told to read; a `Fetch` without members of its own."""
-
-    bytes: int  # of these images, and of `rest`
-    rest: Fetch | None = None  # members of other samples
-
-    def contents(self, number: int) -> list[memoryview]:
-        # Images are taken from the map.
-        return [] if self.rest is None else self.rest.contents(number)
-
-
 class ImageArray:
     """Images of a dataset of arrays.
 
@@ -85,14 +74,14 @@ class ImageArray:
     original is at (x * scale_x + left, y * scale_y + top). `sums` are the checksums: uint32 [I].
     """
 
-    def __init__(self, folder: Path, height: int, width: int, files: CheckedFiles) -> None:
+    def __init__(self, folder: Path, height: int, width: int, files: Mapping[str, Any]) -> None:
         self.height, self.width = height, width
         self.size = height * width * 3
         self._path = str(folder / IMAGES)
         images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
-        self.sums = files.array(IMAGE_CRC32)
-        self.placements = files.array(IMAGE_PLACEMENT)
+        self.sums = files[IMAGE_CRC32]
+        self.placements = files[IMAGE_PLACEMENT]
         if not len(self.sums) == len(self.placements) == len(images):
             raise IndexMismatch(
                 f"{folder}: {IMAGES} holds {len(images):,} images, {IMAGE_CRC32} "
@@ -134,10 +123,10 @@ class ArrayDataset:
 class TokenArrays:
     """The tokens of a dataset of arrays, those of its texts alone."""
 
-    def __init__(self, files: CheckedFiles) -> None:
-        self._tokens: Int32 = files.array(TOKENS)
-        self._labels: Int32 = files.array(LABELS)
-        self._offsets: Int64 = files.array(TOKEN_OFFSETS)
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._tokens: Int32 = files[TOKENS]
+        self._labels: Int32 = files[LABELS]
+        self._offsets: Int64 = files[TOKEN_OFFSETS]
 
     def of(self, sample: int) -> tuple[Int32, Int32]:
         """Return tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
@@ -165,6 +154,6 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
     return TokenArrays(_checked_files(dataset.folder, arrays))
 
 
-def _checked_files(folder: Path, arrays: Arrays) -> CheckedFiles:
+def _checked_files(folder: Path, arrays: Arrays) -> dict[str, Any]:
     kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
-    return CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
+    return checked_files(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)

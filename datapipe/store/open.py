@@ -11,8 +11,7 @@ from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.mixture_columns import edges_of
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import ArrayStore
-from datapipe.store.mixture_arrays import MixtureArrays
-from datapipe.store.mixture_store import MixtureStore
+from datapipe.store.mixture import MixtureArrays, MixtureStore
 from datapipe.store.protocol import Store
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.rows import Member
 
 
-class Fetch(Protocol):
+class Fetch(NamedTuple):
     """Members of several samples on their way."""
 
-    bytes: int
-
-    def contents(self, number: int) -> list[memoryview]:
-        """Wait for a sample's members, by its number, in the order asked for, or `StoreError`."""
+    bytes: int  # that are read
+    # Waits for a sample's members, by its number, in the order asked for, or raises `StoreError`
+    contents: Callable[[int], list[memoryview]] = lambda number: []
 
 
 class Store(Protocol):

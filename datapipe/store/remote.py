@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from datapipe.errors import StoreError
 from datapipe.index.rows import Member
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.protocol import Store
+from datapipe.store.protocol import Fetch, Store
 
 _GAP = 64 << 10  # reading a few unneeded bytes is cheaper than another request
 _JOINED = 8 << 20  # bytes of a request at most, unless one member has more
@@ -58,46 +58,33 @@ class RemoteStore(Store):
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
         return self.begin([(shard, members)]).contents(0)
 
-    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> RemoteFetch:
-        return RemoteFetch(
-            samples,
-            [
-                (span, self._folder.begin(self._names[span.shard], span.start, span.stop))
-                for span in join(samples)
-            ],
-        )
+    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch:
+        reads: dict[int, list[tuple[ByteSpan, Future[bytes]]]] = {}
+        spans = join(samples)
+        for span in spans:
+            future = self._folder.begin(self._names[span.shard], span.start, span.stop)
+            reads.setdefault(span.shard, []).append((span, future))
+
+        def contents(number: int) -> list[memoryview]:
+            shard, members = samples[number]
+            return [_taken(reads.get(shard, ()), member) for member in members]
+
+        return Fetch(sum(span.stop - span.start for span in spans), contents)
 
     def close(self) -> None:
         self._folder.close()
 
 
-class RemoteFetch:
-    """Members of several samples on their way."""
-
-    def __init__(
-        self,
-        samples: Sequence[tuple[int, Sequence[Member]]],
-        reads: Sequence[tuple[ByteSpan, Future[bytes]]],
-    ) -> None:
-        self.bytes = sum(span.stop - span.start for span, _ in reads)  # that are read
-        self._samples = samples
-        self._spans: dict[int, list[tuple[ByteSpan, Future[bytes]]]] = {}
-        for span, future in reads:
-            self._spans.setdefault(span.shard, []).append((span, future))
-
-    def contents(self, number: int) -> list[memoryview]:
-        shard, members = self._samples[number]
-        return [self._member(shard, member) for member in members]
-
-    def _member(self, shard: int, member: Member) -> memoryview:
-        if not member.size:
-            return memoryview(b"")
-        for span, future in self._spans[shard]:
-            if span.start <= member.offset and member.offset + member.size <= span.stop:
-                try:
-                    data = memoryview(future.result())
-                except CancelledError:
-                    raise StoreError("the loader was closed while this was being read") from None
-                start = member.offset - span.start
-                return data[start : start + member.size]
-        raise AssertionError("every member is in a span")
+def _taken(reads: Iterable[tuple[ByteSpan, Future[bytes]]], member: Member) -> memoryview:
+    """Wait for the read that holds a member; return its bytes."""
+    if not member.size:
+        return memoryview(b"")
+    for span, future in reads:
+        if span.start <= member.offset and member.offset + member.size <= span.stop:
+            try:
+                data = memoryview(future.result())
+            except CancelledError:
+                raise StoreError("the loader was closed while this was being read") from None
+            start = member.offset - span.start
+            return data[start : start + member.size]
+    raise AssertionError("every member is in a span")

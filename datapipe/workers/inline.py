@@ -29,24 +29,21 @@ class InlinePool(Generic[J, R]):
         pass
 
 
-class InlineResults(Iterator[R], Generic[J, R]):
+class InlineResults(JobFeed[J], Iterator[R], Generic[J, R]):
     """Results of jobs that are run by `next`."""
 
     def __init__(self, work: Callable[[J], R], jobs: Iterable[J]) -> None:
+        super().__init__(jobs)
         self._work = work
-        self._feed = JobFeed(jobs)
 
     def __next__(self) -> R:
-        for job in self._feed.take(1):
+        for job in self.take(1):
             try:
                 return self._work(job)
             except BaseException:
                 self.close()
                 raise
-        raise self._feed.end()
+        raise self.end()
 
     def wait(self, seconds: float) -> bool:
         return seconds > 0
-
-    def close(self) -> None:
-        self._feed.close()

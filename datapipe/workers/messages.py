@@ -54,10 +54,10 @@ class Message(NamedTuple):
             os.close(descriptor)
 
 
-def message(kind: int, number: int, value: object, reducers: Reducers | None = None) -> Message:
+def message(kind: int, number: int, value: object) -> Message:
     """Return a message with the pickle of a value, or raise as `pickle.dumps` does."""
     buffer = io.BytesIO()
-    descriptors = dump(pickle.Pickler(buffer, protocol=5), value, reducers or {})
+    descriptors = dump(pickle.Pickler(buffer, protocol=5), value, {})
     return Message(kind, number, buffer.getvalue(), descriptors)
 
 

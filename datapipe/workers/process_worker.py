@@ -1,20 +1,26 @@
-"""Code of a worker process: jobs in, results out."""
+"""Code of a worker process: jobs in, results out.
+
+A script is imported in a worker only if functions or classes that it defines are sent there. So a
+script that does not guard its start by `if __name__ == "__main__":` can use worker processes, as
+long as their work is defined in modules.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
 import queue
+import runpy
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from inspect import isgenerator
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from datapipe.errors import WorkerError
-from datapipe.workers.main_script import MainScript, import_script
 from datapipe.workers.messages import Message, message, receive, send
 from datapipe.workers.standard_error import capture, take_printed
 
@@ -23,6 +29,16 @@ SET_UP, FACTORY, JOB, DROP = range(4)
 
 READY, PRINTED, RESULT, LAST, DONE, FAILED = range(6)
 """Kinds of messages from a worker. `LAST` is a job's last result, `DONE` its end without one."""
+
+_AS = "__mp_main__"  # the name that scripts know from multiprocessing
+_is_importing = False
+
+
+class MainScript(NamedTuple):
+    """Script of a program: a module that `python -m` runs, or a file."""
+
+    module: str | None
+    path: str | None
 
 
 class SetUp(NamedTuple):
@@ -126,7 +142,21 @@ def _set_up(state: SetUp) -> None:
         if module in sys.modules:
             getattr(sys.modules[module], seed)()
     if state.script is not None:
-        import_script(state.script)
+        _import_script(state.script)
+
+
+def _import_script(script: MainScript) -> None:
+    """Import the script of the program that this process works for as its `__main__`."""
+    global _is_importing
+    _is_importing = True
+    if script.module is not None:
+        content = runpy.run_module(script.module, run_name=_AS, alter_sys=True)
+    else:
+        content = runpy.run_path(script.path or "", run_name=_AS)
+    _is_importing = False
+    module = ModuleType(_AS)
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules[_AS] = module
 
 
 def _failure(number: int, error: BaseException) -> Message:
@@ -139,3 +169,30 @@ def _failure(number: int, error: BaseException) -> Message:
         pass
     told = WorkerError(f"a worker process failed: {type(error).__name__}: {error}")
     return message(FAILED, number, (told, trace))
+
+
+def main_script() -> MainScript:
+    """Return the script of this program; `WorkerError` if another process cannot import from it."""
+    main = sys.modules["__main__"]
+    # What the script defines comes back with that name.
+    sys.modules.setdefault(_AS, main)
+    if main.__spec__ is not None:
+        return MainScript(main.__spec__.name, None)
+    path = getattr(main, "__file__", None)
+    if not path or not os.path.isfile(path):
+        raise WorkerError(
+            "worker processes need functions that other processes can import, but one is not "
+            "defined in a file (standard input, `python -c`, a notebook, an interactive session); "
+            "put it into a module, or use threads"
+        )
+    return MainScript(None, os.path.abspath(path))
+
+
+def refuse_unguarded_script() -> None:
+    """Raise `WorkerError` if a worker is just importing the program's script."""
+    if _is_importing:
+        raise WorkerError(
+            "the script uses worker processes when it is imported, and its functions are sent to "
+            "worker processes, which import it; start its work under "
+            "`if __name__ == '__main__':`, or put the functions into a module"
+        )

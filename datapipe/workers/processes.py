@@ -12,7 +12,6 @@ import select
 import signal
 import socket
 import sys
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +19,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
-from datapipe.workers.job_feed import CLOSED, JobFeed
-from datapipe.workers.main_script import refuse_unguarded_script
+from datapipe.workers.job_feed import CLOSED, WindowedResults
 from datapipe.workers.messages import Message, Reducers, message, receive, send
 from datapipe.workers.process_worker import DONE, DROP, FAILED, JOB, PRINTED, READY, RESULT, SET_UP
 from datapipe.workers.standard_error import printed
@@ -139,7 +137,6 @@ class ProcessPool(Generic[J, R]):
         self._workers, self._poll = [], select.poll()
 
     def _start(self) -> None:
-        refuse_unguarded_script()
         try:
             for _ in range(self._count):
                 worker: WorkerHandle[J] = WorkerHandle(self._modules)
@@ -211,12 +208,11 @@ class ProcessPool(Generic[J, R]):
             results.close()
 
 
-class ProcessResults(Iterator[R], Generic[J, R]):
+class ProcessResults(WindowedResults[J, R]):
     """Results of jobs that a pool's processes do."""
 
     def __init__(self, pool: ProcessPool[J, R], jobs: Iterable[J]) -> None:
-        self._pool = pool
-        self._feed = JobFeed(jobs)
+        super().__init__(pool, jobs)
         self._window: dict[int, deque[Message]] = {}  # messages about each job, oldest first
 
     def __next__(self) -> R:
@@ -234,21 +230,8 @@ class ProcessResults(Iterator[R], Generic[J, R]):
             raise
         return result
 
-    def wait(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        self._fill()
-        window = self._window
-        while window and not _oldest(window) and not self._feed.is_closed:
-            if not self._receive(max(deadline - time.monotonic(), 0)):
-                return False
-        return True
-
-    def cut(self) -> None:
-        """Let the thread that awaits a result see that there will be none."""
-        self._feed.cut()
-
     def close(self) -> None:
-        self._feed.close()
+        super().close()
         window, self._window = self._window, {}
         if window:
             self._pool.drop()
@@ -256,31 +239,28 @@ class ProcessResults(Iterator[R], Generic[J, R]):
             for received in list(messages):
                 received.discard()
 
-    def _fill(self) -> None:
-        try:
-            for job in self._feed.take(self._pool.window - len(self._window)):
-                self._window[self._pool.send(job)] = deque()
-        except WorkerError:
-            self._pool.close()  # if another thread did so, `send` may have started workers anew
-            raise
-
     def _next(self) -> Message:
         """Return the next message about the oldest job."""
-        self._fill()
-        window = self._window  # another thread that closes the run puts a new one in its place
-        if not window:
-            raise self._feed.end()
-        while not (messages := _oldest(window)):
-            self._receive(None)
-            if self._feed.is_closed:
-                raise WorkerError(CLOSED)
-        received = messages.popleft()
+        window = self._ended()
+        received = _oldest(window).popleft()
         if received.kind != RESULT:
             del window[received.number]
         return received
 
-    def _receive(self, seconds: float | None) -> bool:
-        """Wait for messages; return False if the time is over."""
+    def _fill(self) -> None:
+        try:
+            super()._fill()
+        except WorkerError:
+            self._pool.close()  # if another thread did so, `send` may have started workers anew
+            raise
+
+    def _begin(self, job: J) -> None:
+        self._window[self._pool.send(job)] = deque()
+
+    def _has_ended(self, window: dict[int, deque[Message]]) -> bool:
+        return bool(_oldest(window))
+
+    def _receive(self, window: dict[int, deque[Message]], seconds: float | None) -> bool:
         came = self._pool.receive(seconds)
         window = self._window
         for received in came or ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 from datapipe.errors import DatapipeError, StoreError, WorkerError
-from datapipe.workers.job_feed import CLOSED, JobFeed
+from datapipe.workers.job_feed import JobFeed, WindowedResults
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
 
 J = TypeVar("J")
@@ -25,6 +25,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 logger = logging.getLogger(__name__)
+
+_TICK = 0.5  # seconds after which a wait sees that another thread has closed the run
 
 
 class Stored(NamedTuple, Generic[A]):
@@ -98,64 +100,30 @@ class RayPool(Generic[J, R]):
         return self._give_up(job, error)
 
 
-class RayResults(Iterator[R], Generic[J, R]):
+class RayResults(WindowedResults[J, R]):
     """Results of jobs that are tasks of a cluster."""
 
     def __init__(self, pool: RayPool[J, R], jobs: Iterable[J]) -> None:
-        self._pool = pool
-        self._feed = JobFeed(jobs)
-        self._window: list[_Task[J]] = []  # in the order of the jobs
+        super().__init__(pool, jobs)
+        self._window: list[_Task[J]] = []
         self._running: dict[Any, _Task[J]] = {}  # by the reference to the answer
 
-    def __next__(self) -> R:
-        self._fill()
-        window = self._window  # another thread that closes the run puts a new one in its place
-        if not window:
-            raise self._feed.end()
-        while not window[0].has_ended:
-            self._settle(None)
-            if self._feed.is_closed:
-                raise WorkerError(CLOSED)
-        task = window[0]
-        if task.error is not None:
-            self.close()
-            raise task.error
-        del window[0]
-        self._fill()  # before the caller turns to this result
-        result: R = task.result
-        return result
-
-    def wait(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        self._fill()
-        window = self._window
-        while window and not window[0].has_ended and not self._feed.is_closed:
-            if not self._settle(max(deadline - time.monotonic(), 0)):
-                return False
-        return True
-
-    def cut(self) -> None:
-        """Let `next` see that results which were awaited are lost."""
-        self._feed.cut()
-
     def close(self) -> None:
-        self._feed.close()
+        super().close()
         # Tasks run to their end: to cancel one at that moment aborts the driver (Ray 2.60).
         self._window, self._running = [], {}
 
-    def _fill(self) -> None:
-        for job in self._feed.take(self._pool.window - len(self._window)):
-            self._window.append(self._begin(job))
+    def _begin(self, job: J) -> None:
+        self._window.append(self._begun(job))
 
-    def _begin(self, job: J) -> _Task[J]:
-        task = self._pool.submit(job)
+    def _begun(self, job: J) -> _Task[J]:
+        task: _Task[J] = self._pool.submit(job)
         self._running[task.reference] = task
         return task
 
-    def _settle(self, seconds: float | None) -> bool:
-        """Wait for tasks to end; return False if the time is over."""
-        window, running = self._window, self._running
-        if self._feed.is_closed:  # by another thread, perhaps after the first of them was read
+    def _receive(self, window: list[_Task[J]], seconds: float | None) -> bool:
+        running = self._running
+        if self.is_closed:  # by another thread, which may have replaced what is running
             return True
         ended = self._pool.cluster.ready(list(running), seconds)
         for reference in ended:
@@ -169,11 +137,11 @@ class RayResults(Iterator[R], Generic[J, R]):
             if task.data is not None:
                 task.result = Stored(task.result, task.data)
             if (rest := pool.rest(task.job, task.result)) is not None:
-                window.insert(place + 1, self._begin(rest))
+                window.insert(place + 1, self._begun(rest))
         except LostTask as error:
             if len(smaller := pool.split(task.job)) > 1:
                 logger.warning("%s; it is tried again in %d tasks", error, len(smaller))
-                window[place : place + 1] = map(self._begin, smaller)
+                window[place : place + 1] = map(self._begun, smaller)
                 return
             try:
                 task.result = pool.give_up(task.job, error)
@@ -192,6 +160,53 @@ class _Task(Generic[J]):
     has_ended: bool = False
     result: Any = None
     error: Exception | None = None
+
+
+class RayFutures(JobFeed[J], Iterator[tuple[J, Any]]):
+    """Iterator over jobs, each with the reference to its result, in the order of the jobs.
+
+    `most` tasks run or wait to be taken. A reference comes before its task has ended, so that
+    a thread can wait for the result while the caller works. Tasks of a run that is closed come to
+    their end: to cancel one at that moment aborts the driver (Ray 2.60).
+    """
+
+    def __init__(
+        self, cluster: RayCluster, jobs: Iterable[J], submit: Callable[[J], Any], *, most: int
+    ) -> None:
+        super().__init__(jobs)
+        self._cluster = cluster
+        self._submit = submit
+        self._most = most
+        self._begun: deque[tuple[J, Any]] = deque()
+        self._was_closed = False  # results that were handed out may be awaited after the end
+
+    def __next__(self) -> tuple[J, Any]:
+        self._fill()
+        if not self._begun:
+            raise self.end()
+        job, reference = self._begun.popleft()
+        self._fill()
+        return job, reference
+
+    def result(self, reference: Any) -> Any:
+        """Wait for a result, as `RayCluster.result` does; `WorkerError` once this is closed."""
+        while not self._cluster.ready([reference], _TICK):
+            if self._was_closed:
+                raise WorkerError("the run was closed while its next result was awaited")
+        return self._cluster.result(reference)
+
+    def wait(self, seconds: float) -> bool:
+        """Return True: `next` does not wait."""
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self._was_closed = True
+        self._begun.clear()
+
+    def _fill(self) -> None:
+        for job in self.take(self._most - len(self._begun)):
+            self._begun.append((job, self._submit(job)))
 
 
 def _start(factory: bytes) -> None:

@@ -18,14 +18,12 @@ import logging
 import queue
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from datapipe.errors import WorkerError
-from datapipe.workers.job_feed import CLOSED, JobFeed
+from datapipe.workers.job_feed import WindowedResults
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -97,60 +95,35 @@ class ThreadPool(Generic[J, R]):
             crew.join()
 
 
-class ThreadResults(Iterator[R], Generic[J, R]):
+class ThreadResults(WindowedResults[J, R]):
     """Results of jobs that a pool's threads run."""
 
     def __init__(
         self, pool: ThreadPool[J, R], tasks: queue.SimpleQueue[object], jobs: Iterable[J]
     ) -> None:
-        self._pool = pool  # which lives as long as its results
+        super().__init__(pool, jobs)
         self._tasks = tasks
-        self._feed = JobFeed(jobs)
-        self._window: deque[_ThreadJob] = deque()
+        self._window: list[_ThreadJob] = []
         self._reference = weakref.ref(self)
 
-    @property
-    def is_closed(self) -> bool:
-        return self._feed.is_closed
-
-    def __next__(self) -> R:
-        self._fill()
-        window = self._window  # another thread that closes the run puts a new one in its place
-        if not window:
-            raise self._feed.end()
-        task = window[0]
-        task.wait(None)
-        if self.is_closed:
-            raise WorkerError(CLOSED)
-        window.popleft()
-        if task.error is not None:
-            self.close()
-            raise task.error
-        self._fill()  # before the caller turns to this result
-        result: R = task.result
-        return result
-
-    def wait(self, seconds: float) -> bool:
-        self._fill()
-        window = self._window
-        return not window or window[0].wait(seconds)
-
-    def cut(self) -> None:
-        """Let the thread that awaits a result see that there will be none."""
-        self._feed.cut()
-
     def close(self) -> None:
-        self._feed.close()
-        window, self._window = self._window, deque()
+        super().close()
+        window, self._window = self._window, []
         for task in list(window):
             task.woken.put(None)
 
-    def _fill(self) -> None:
-        for job in self._feed.take(self._pool.window - len(self._window)):
-            task = _ThreadJob(job, self._reference, self._pool.parts(job))
-            self._window.append(task)
-            for part in range(task.parts):
-                self._tasks.put((task, part))
+    def _begin(self, job: J) -> None:
+        task = _ThreadJob(job, self._reference, self._pool.parts(job))
+        self._window.append(task)
+        for part in range(task.parts):
+            self._tasks.put((task, part))
+
+    def _receive(self, window: list[_ThreadJob], seconds: float | None) -> bool:
+        task = window[0]
+        if not task.has_ended:
+            with suppress(queue.Empty):
+                task.woken.get(timeout=seconds)
+        return task.has_ended
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +135,7 @@ class _ThreadJob:
     ended: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     result: Any = None
     error: BaseException | None = None
-    finished: bool = False
+    has_ended: bool = False
     # Gets something when the job is done or dropped
     woken: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
 
@@ -180,14 +153,8 @@ class _ThreadJob:
         if next(self.ended) == self.parts:
             self.job = None
             self.result = result
-            self.finished = True
+            self.has_ended = True
             self.woken.put(None)
-
-    def wait(self, seconds: float | None) -> bool:
-        if not self.finished:
-            with suppress(queue.Empty):
-                self.woken.get(timeout=seconds)
-        return self.finished
 
 
 class _Crew:

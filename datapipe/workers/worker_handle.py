@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from datapipe.errors import WorkerError
-from datapipe.workers.main_script import MainScript, main_script
+from datapipe.workers import process_worker
 from datapipe.workers.messages import Message, Reducers, dump
-from datapipe.workers.process_worker import FACTORY, SetUp
+from datapipe.workers.process_worker import FACTORY, MainScript, SetUp
 from datapipe.workers.template import fork_worker, search_path
 
 J = TypeVar("J")
@@ -26,6 +26,7 @@ class WorkerHandle(Generic[J]):
     """Socket and standard error of a worker process, and its jobs."""
 
     def __init__(self, modules: Sequence[str]) -> None:
+        process_worker.refuse_unguarded_script()
         self.process = 0  # its ID, 0 until it has begun to work
         self.jobs: deque[tuple[int, J]] = deque()  # that were sent and are not done, by number
         self.standard_error = os.memfd_create("datapipe-standard-error")  # a descriptor
@@ -85,7 +86,7 @@ def dump_factory(factory: object, reducers: Reducers) -> tuple[Message, MainScri
             f"functions are sent to worker processes by name: {error}; define it at the top of a "
             "module, or use threads"
         ) from error
-    script = main_script() if pickler.needs_script else None
+    script = process_worker.main_script() if pickler.needs_script else None
     return Message(FACTORY, 0, buffer.getvalue(), descriptors), script
 
 

@@ -17,7 +17,7 @@ from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import Arrays, Contribution, Manifest, Shard
 from datapipe.index.parquet import read_index
 from datapipe.index.tar.indexer import index_shards
-from datapipe.index.tokens.parts import DTYPES
+from datapipe.index.tokens.columns import DTYPES
 from datapipe.index.where import parse_where, select_where
 from tests.flipping import flipped
 from tests.programs import python

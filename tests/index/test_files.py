@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.files.block_checksums import BLOCK, SUMS, CheckedFiles, as_one_of, write_sums
+from datapipe.index.files.block_checksums import BLOCK, SUMS, as_one_of, checked_files, write_sums
 from datapipe.index.files.npy import HEADER, NpyFile, map_file, map_npy
 from datapipe.index.files.random_read import gather, gather_counts, read_at
 from datapipe.index.files.sealed_json import seal, unseal, unseal_lines
@@ -39,8 +39,7 @@ def files(tmp_path):
 
     def opened(*, large=False):
         with as_one_of(1 << 40 if large else 1):
-            found = CheckedFiles(tmp_path, KINDS, sums, remedy="make it anew")
-            return {name: found.array(name) for name in KINDS}
+            return checked_files(tmp_path, KINDS, sums, remedy="make it anew")
 
     return opened
 

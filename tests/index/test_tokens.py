@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.columns import open_tokens
-from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import DTYPES, PartFiles
-from datapipe.index.tokens.stats import token_stats
+from datapipe.index.tokens.columns import DTYPES, open_tokens, token_stats
+from datapipe.index.tokens.counting import PartFiles, open_or_count
 from tests.flipping import flip
 from tests.waiting import PATIENCE
 

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 
 from datapipe.index.manifest import Manifest, Shard
-from datapipe.index.tokens.columns import TokenColumns
-from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import DTYPES, TextFailure, TokenPart, join_parts
+from datapipe.index.tokens.columns import DTYPES, TokenColumns
+from datapipe.index.tokens.counting import TextFailure, TokenPart, join_parts, open_or_count
 
 DIGEST = "0123456789abcdef" * 4
 OTHER = "f" * 64

@@ -7,7 +7,7 @@ import pytest
 
 import datapipe
 from datapipe.errors import IndexMismatch
-from datapipe.store.mixture_store import MixtureStore
+from datapipe.store.mixture import MixtureStore
 from datapipe.store.open import open_arrays, open_store
 
 from ..index.dataset_parts import Opener, mixture_of

@@ -63,51 +63,42 @@ def as_one_of(datasets: int) -> Iterator[None]:
         _datasets.reset(token)
 
 
-class CheckedFiles:
-    """Arrays in the `.npy` files of a folder, compared with checksums before they are used.
+def checked_files(
+    folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str
+) -> dict[str, Any]:
+    """Return the values of the `.npy` files of a folder, compared before they are used.
 
-    `dtypes` are in the order of the checksums, and `sums` is what `write_sums` returned. `remedy`
-    says what a person can do about damage. Raises `IndexMismatch` if a file is missing, or is not
-    the one that was written.
+    `dtypes` are in the order of the checksums, and `sums` is what `write_sums` returned. The values
+    of large files are `CheckedColumn`s. `remedy` says what a person can do about damage. Raises
+    `IndexMismatch` if a file is missing, or is not the one that was written.
     """
-
-    def __init__(self, folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str) -> None:
-        self._folder, self._dtypes, self._remedy = folder, dtypes, remedy
-        try:
-            sizes = {name: os.stat(os.path.join(folder, name)).st_size for name in dtypes}
-            whole: UInt32 = map_npy(folder / SUMS, "<u4")
-        except OSError as error:
-            raise IndexMismatch(f"{folder}: {error}; {remedy}") from error
-        except ValueError as error:
-            raise damaged(folder / SUMS, remedy) from error
-        counts = [-(-size // BLOCK) for size in sizes.values()]
-        # Read and not mapped: 77 MB of a billion samples would count as this process's memory.
-        read = prefix_sums(folder / SUMS, [whole.nbytes], start=HEADER)
-        if read != [sums] or len(whole) != sum(counts):
-            raise damaged(folder / SUMS, remedy)
-        ends = np.cumsum(counts)
-        self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
-        self._sizes = sizes
-        limit = min(MOST_COMPARED, _WHOLE_TOGETHER // _datasets.get())
-        self._is_small = sum(sizes.values()) <= limit
-        for name in dtypes if self._is_small else ():
-            at = 0
-            for found in sums_of(folder / name):
-                wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
-                if len(wrong):
-                    raise damaged(folder / name, remedy, at + int(wrong[0]))
-                at += len(found)
-
-    def arrays(self) -> dict[str, Any]:
-        """Return the values of `NAME.npy` by `NAME`, for all files; see `array`."""
-        return {name.removesuffix(".npy"): self.array(name) for name in self._dtypes}
-
-    def array(self, name: str) -> Any:
-        """Return the values of a file: an array, or a `CheckedColumn` if the files are large."""
-        path, kind = os.path.join(self._folder, name), self._dtypes[name]
-        if self._is_small:
-            return _map(Path(path), kind, self._remedy)
-        return CheckedColumn(path, kind, self._sizes[name], self._sums[name], self._remedy)
+    paths = {name: os.path.join(folder, name) for name in dtypes}
+    try:
+        sizes = {name: os.stat(path).st_size for name, path in paths.items()}
+        whole: UInt32 = map_npy(folder / SUMS, "<u4")
+    except OSError as error:
+        raise IndexMismatch(f"{folder}: {error}; {remedy}") from error
+    except ValueError as error:
+        raise damaged(folder / SUMS, remedy) from error
+    counts = [-(-size // BLOCK) for size in sizes.values()]
+    # Read and not mapped: 77 MB of a billion samples would count as this process's memory.
+    read = prefix_sums(folder / SUMS, [whole.nbytes], start=HEADER)
+    if read != [sums] or len(whole) != sum(counts):
+        raise damaged(folder / SUMS, remedy)
+    sums_of_files = dict(zip(dtypes, np.split(whole, np.cumsum(counts)[:-1]), strict=True))
+    if sum(sizes.values()) > min(MOST_COMPARED, _WHOLE_TOGETHER // _datasets.get()):
+        return {
+            name: CheckedColumn(paths[name], kind, sizes[name], sums_of_files[name], remedy)
+            for name, kind in dtypes.items()
+        }
+    for name, path in paths.items():
+        at = 0
+        for found in sums_of(path):
+            wrong = np.flatnonzero(found != sums_of_files[name][at : at + len(found)])
+            if len(wrong):
+                raise damaged(path, remedy, at + int(wrong[0]))
+            at += len(found)
+    return {name: _map(Path(paths[name]), kind, remedy) for name, kind in dtypes.items()}
 
 
 class CheckedColumn:
@@ -219,12 +210,6 @@ class CheckedColumn:
             starts = ((first[a:b] - first[a]) * BLOCK + begins[a:b] % BLOCK) // self._item
             found[order[a:b]] = values[starts[:, None] + np.arange(width)]
         return found
-
-    def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
-        """Return offsets, and by how much those that follow are larger: int64 [n] each."""
-        self.compare(numbers, 2)
-        starts: Int64 = self.values[numbers]
-        return starts, self.values[numbers + 1] - starts
 
     def _read_blocks(self, groups: Sequence[Int64]) -> Iterator[memoryview]:
         """Yield the compared bytes of each group of blocks, until the next; `read_at` knows all."""

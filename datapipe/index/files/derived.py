@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError, IndexMismatch
-from datapipe.index.files.block_checksums import CheckedFiles, Kind
+from datapipe.index.files.block_checksums import Kind, checked_files
 from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
@@ -137,11 +137,12 @@ def open_described(
     """
     remedy = f"remove {folder}, and {remade} again"
     try:
-        return CheckedFiles(folder, kinds, about["checksums_crc32"], remedy=remedy).arrays()
+        found = checked_files(folder, kinds, about["checksums_crc32"], remedy=remedy)
     except IndexMismatch as error:
         logger.warning("%s; %s again", str(error).partition(";")[0], remade)
         shutil.rmtree(folder, ignore_errors=True)
         return None
+    return {name.removesuffix(".npy"): values for name, values in found.items()}
 
 
 def write_summed(path: Path, body: bytes) -> None:

@@ -64,15 +64,13 @@ RAW_FORMATS = (
 )
 """Every such format."""
 
-_STORED = (
-    ("jpg", b"\xff\xd8\xff"),
-    ("png", b"\x89PNG\r\n\x1a\n"),
-    ("gif", b"GIF87a"),
-    ("gif", b"GIF89a"),
-    ("tif", b"II*\0"),
-    ("tif", b"MM\0*"),
-    ("jp2", b"\0\0\0\x0cjP  \r\n\x87\n"),
-)
+_STORED = {
+    "jpg": (b"\xff\xd8\xff",),
+    "png": (b"\x89PNG\r\n\x1a\n",),
+    "gif": (b"GIF87a", b"GIF89a"),
+    "tif": (b"II*\0", b"MM\0*"),
+    "jp2": (b"\0\0\0\x0cjP  \r\n\x87\n",),
+}
 # Sizes of the headers that follow a BMP's first one, from OS/2 1.x to Windows 98.
 _BMP_HEADERS = frozenset(size.to_bytes(4, "little") for size in (12, 16, 40, 52, 56, 64, 108, 124))
 
@@ -109,8 +107,8 @@ def stored_format(start: bytes) -> str:
         >>> stored_format(b"\xff\xd8\xff\xe0" + bytes(8)), stored_format(b"a caption")
         ('jpg', '')
     """
-    for ext, mark in _STORED:
-        if start.startswith(mark):
+    for ext, marks in _STORED.items():
+        if start.startswith(marks):
             return ext
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "webp"

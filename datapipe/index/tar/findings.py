@@ -31,8 +31,8 @@ class MemberCounts:
         self._companions.add(ext, name)
 
     def update(self, other: MemberCounts) -> None:
-        self._kept.update(other._kept)
-        self._companions.update(other._companions)
+        for name, counts in vars(other).items():
+            getattr(self, name).update(counts)
 
     def lines(self) -> list[str]:
         return [
@@ -45,19 +45,15 @@ class MemberCounts:
         ]
 
 
-class Findings:
+class Findings(MemberCounts):
     """Findings of an indexer: what is left out, what is broken, and further members."""
 
     def __init__(self) -> None:
-        self.members = MemberCounts()
+        super().__init__()
         # `left_out`, `samples`: members and samples that no loader will see, by reason
         self.left_out = NamedCounts()
         self.samples = NamedCounts()
         self.broken = NamedCounts()  # members that are indexed and cannot be read, by reason
-
-    def update(self, other: Findings) -> None:
-        for name, counts in vars(other).items():
-            getattr(self, name).update(counts)
 
     def lines(self) -> list[str]:
         lines = [
@@ -67,4 +63,4 @@ class Findings:
         ]
         if len(lines) > _KINDS:
             lines[_KINDS:] = [f"... and {len(lines) - _KINDS:,} more reasons"]
-        return lines + self.members.lines()
+        return lines + super().lines()

@@ -1,4 +1,4 @@
-"""Grouping of the members of foreign tars into samples, by their names.
+"""Names of the members of foreign tars, and the samples that they are grouped into.
 
 Source: `group_by_keys` of webdataset 1.0, which takes every change of the key for the next sample
 and refuses a name that comes twice in one.
@@ -6,7 +6,9 @@ and refuses a name that comes twice in one.
 
 from __future__ import annotations
 
+import io
 import re
+import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from datapipe.index.images.header import is_stored_image
-from datapipe.index.tar.headers import TarMember
+from datapipe.index.tar.headers import BLOCK, TarMember
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 # WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files have no
@@ -23,6 +25,12 @@ _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 
 _SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
 _REMEDY = "give every sample a name of its own"
+
+BEFORE = 5 * BLOCK
+"""Bytes before a member's data that hold its headers: its own, and an extended one of 1,536."""
+
+# Blocks of the headers: the plain one, or an extended one with so many blocks of content before it.
+_BLOCKS = (1, 3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +203,32 @@ def _kind(ext: str) -> str:
     if is_stored_image(last):
         return f"{prefix}.image"
     return "text" if ext.lower() in TEXT_EXTENSIONS else ext.lower()
+
+
+def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, str]:
+    """Return key and extension of a member as webdataset takes them from its name.
+
+    The index has `img.jpg` for a JPEG called `img`, and leaves out `./` before a name. Where no
+    header names the member, as with hard links, the names are those of the index, `key` and `ext`.
+    `before` are the last bytes before the data of the member, up to `BEFORE`.
+    """
+    for blocks in _BLOCKS:
+        name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)
+        parts = None if name is None else split_name(name)
+        if name is not None and parts is not None:
+            found, of_tar = parts
+            if found == key and (of_tar == ext or of_tar == ext.rpartition(".")[0]):
+                return ("./" + key if name.startswith("./") else key), of_tar.lower()
+    return key, ext.lower()
+
+
+def _first_name(headers: bytes, blocks: int) -> str | None:
+    """Return the name of the member whose data follows these headers; None if there is none."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(headers), mode="r:") as tar:
+            member = tar.next()
+    except tarfile.TarError:
+        return None
+    if member is None or member.offset_data != blocks * BLOCK:
+        return None
+    return member.name

@@ -333,11 +333,11 @@ def _why_left_out(contents: Sequence[Content], record: Any, *, has_images: bool)
 def _note(group: Group, contents: Sequence[Content], shard: str, findings: Findings) -> None:
     """Note members that no loader reads, and images with names of their own."""
     for ext in companions([content.ext for content in contents if content.kind == "image"]):
-        findings.members.accompany(ext, f"{shard}:{group.name}")
+        findings.accompany(ext, f"{shard}:{group.name}")
     seen = set()
     for member, content in zip(group.members, contents, strict=True):
         if not content.kind:
-            findings.members.keep(content.ext, content.medium, f"{shard}:{member.name}")
+            findings.keep(content.ext, content.medium, f"{shard}:{member.name}")
         elif content.kind != "image" and content.kind in seen:
-            findings.members.keep(content.ext, FURTHER_TEXT, f"{shard}:{member.name}")
+            findings.keep(content.ext, FURTHER_TEXT, f"{shard}:{member.name}")
         seen.add(content.kind)

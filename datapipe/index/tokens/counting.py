@@ -1,38 +1,130 @@
-"""Counting of tokens by one process at a time; an interrupted count is continued."""
+"""Counting of tokens by one process at a time; an interrupted count is continued.
+
+The counts of the samples of one shard are a part. Parts are in files until all are there. A file is
+named after the shard's index, so an interrupted count continues with the shards that are missing,
+and one of a dataset that has grown counts the new ones.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from datapipe.array_types import Int32, Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import write_sums
-from datapipe.index.files.derived import new_folder, open_or_build, write_about
+from datapipe.index.files.derived import (
+    new_folder,
+    open_or_build,
+    read_summed,
+    write_about,
+    write_summed,
+)
 from datapipe.index.files.lock import lock_file
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
-from datapipe.index.tokens.columns import (
-    ABOUT,
-    FAILURES,
-    FILES,
-    SHARDS,
-    TokenColumns,
-    map_tokens,
-    open_tokens,
-    token_folder,
-)
-from datapipe.index.tokens.parts import DTYPES, OFFSETS, VERSION, PartFiles, TextFailure, TokenPart
+from datapipe.index.tokens import columns as token_columns
+from datapipe.index.tokens.columns import ABOUT, DTYPES, FAILURES, OFFSETS, SHARDS, TokenColumns
 
 logger = logging.getLogger(__name__)
 
 _LOCK = "lock"
 _ATTEMPTS = 3
+
+_ARRAYS = {OFFSETS.get(name, name): dtype for name, dtype in DTYPES.items()}
+_ABOUT = "about"
+_SUFFIX = ".npz"
+
+
+class TextFailure(NamedTuple):
+    """A sample whose text cannot be used."""
+
+    key: str  # of the sample
+    reason: str  # why, for a person
+    member: str = ""  # the file at fault, where it is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPart:
+    """Token counts of n successive samples."""
+
+    # int32 [n], tokens without those of images; -1 where the text cannot be used
+    text_tokens: Int32
+    label_tokens: Int32  # int32 [n], tokens that are predicted
+    places: Int64  # int64 [n], how many items of `image_at` each sample has
+    image_at: Int32  # int32, number of text tokens before each image
+    spans: Int64  # int64 [n], how many items of `label_start` and `label_stop` each sample has
+    # `label_start`, `label_stop`: int32, runs of trained text tokens
+    label_start: Int32
+    label_stop: Int32
+    failures: tuple[TextFailure, ...] = ()  # in the order of the samples
+
+    def __len__(self) -> int:
+        return len(self.text_tokens)
+
+
+def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
+    """Return parts that follow each other as one."""
+    arrays: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])
+        for name, dtype in _ARRAYS.items()
+    }
+    failures = tuple(failure for part in parts for failure in part.failures)
+    return TokenPart(**arrays, failures=failures)
+
+
+class PartFiles:
+    """Parts of a count, one file per shard; `digest` names the tokenizer and the template."""
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self._folder = folder
+        self.digest = digest
+
+    def __len__(self) -> int:
+        """Return the number of files, usable or not."""
+        return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
+
+    def missing(self, shards: Iterable[Shard]) -> list[int]:
+        """Return the numbers of the shards that have no part that can be used."""
+        return [number for number, shard in enumerate(shards) if self.read(shard) is None]
+
+    def read(self, shard: Shard) -> TokenPart | None:
+        """Return the part of a shard; None if it is missing, torn or of another count.
+
+        Every byte is compared with a checksum before any is parsed.
+        """
+        if (body := read_summed(self._path(shard))) is None:
+            return None
+        with np.load(io.BytesIO(body), allow_pickle=False) as file:
+            about = json.loads(file[_ABOUT].tobytes())
+            if (about["version"], about["digest"]) != (token_columns.VERSION, self.digest):
+                return None
+            arrays = {name: file[name] for name in _ARRAYS}
+        failures = tuple(TextFailure(*failure) for failure in about["failures"])
+        part = TokenPart(**arrays, failures=failures)
+        return part if len(part) == shard.samples else None
+
+    def write(self, shard: Shard, part: TokenPart) -> None:
+        """Keep the part of a shard. Nothing waits for the disk: a torn file is not read."""
+        assert len(part) == shard.samples
+        about = {"version": token_columns.VERSION, "digest": self.digest, "failures": part.failures}
+        arrays: dict[str, Any] = {name: getattr(part, name) for name in _ARRAYS}
+        arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        write_summed(self._path(shard), file.getvalue())
+
+    def _path(self, shard: Shard) -> Path:
+        return self._folder / f"{shard.index_sha256[:32]}{_SUFFIX}"
 
 
 class _PartGone(Exception):
@@ -55,14 +147,14 @@ def open_or_count(
     the parts of the shards whose numbers it is given; those that it wrote before an error stay.
     Raises `IndexMismatch` if the files hold something else than their names say.
     """
+    opened = partial(token_columns.open_tokens, home, manifest, digest)
     for _ in range(_ATTEMPTS):
-        found = open_tokens(home, manifest, digest)
-        if found is not None:
+        if (found := opened()) is not None:
             return found
         # The system releases the lock of a process that died.
         folder, lock = open_or_build(
             home,
-            token_folder(digest),
+            token_columns.token_folder(digest),
             manifest.fingerprint,
             "token counts",
             open_at=lambda _: None,
@@ -70,7 +162,7 @@ def open_or_count(
         )
         with lock:
             work = _work_of(folder)
-            if open_tokens(home, manifest, digest) is None:  # another may have been quicker
+            if opened() is None:  # another may have been quicker
                 parts = PartFiles(work, digest)
                 try:
                     _carry_over(home / folder.name, manifest, parts)
@@ -81,8 +173,7 @@ def open_or_count(
                         shutil.rmtree(work, ignore_errors=True)
                     raise
             shutil.rmtree(work, ignore_errors=True)
-    found = open_tokens(home, manifest, digest)
-    if found is None:
+    if (found := opened()) is None:
         raise IndexMismatch(
             f"{home}: token counts do not last there: their files are gone or damaged as soon as "
             "they are written; check the disk, or copy the dataset to another one"
@@ -97,7 +188,7 @@ def _work_of(folder: Path) -> Path:
 
 def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
     """Make parts of the columns of another content, for the shards that both have."""
-    if (columns := map_tokens(folder, parts.digest)) is None:
+    if (columns := token_columns.map_tokens(folder, parts.digest)) is None:
         return
     try:
         failures: dict[str, list[TextFailure]] = {}
@@ -141,24 +232,22 @@ def _publish(
     Where locks do not reach from machine to machine, another process may have been quicker, and
     have taken the parts away; then this does nothing.
     """
-
-    def is_current() -> bool:
-        return map_tokens(folder, parts.digest, fingerprint=manifest.fingerprint) is not None
-
+    fingerprint = manifest.fingerprint
+    current = partial(token_columns.map_tokens, folder, parts.digest, fingerprint=fingerprint)
     work = _work_of(folder)
     try:
-        with new_folder(folder, is_current, within=work) as temporary:
+        with new_folder(folder, lambda: current() is not None, within=work) as temporary:
             failed = _consolidate(temporary, parts, manifest)
             shards = [asdict(shard) for shard in manifest.shards]
             (temporary / SHARDS).write_text(json.dumps(shards), encoding="utf-8")
             about = {
-                "version": VERSION,
+                "version": token_columns.VERSION,
                 "digest": parts.digest,
-                "fingerprint": manifest.fingerprint,
+                "fingerprint": fingerprint,
                 "samples": manifest.samples,
                 "failed": failed,
                 "image_wrap": image_wrap,
-                "checksums_crc32": write_sums(temporary, FILES),
+                "checksums_crc32": write_sums(temporary, token_columns.FILES),
             }
             write_about(temporary / ABOUT, about, compared=(FAILURES, SHARDS))
     except _PartGone:

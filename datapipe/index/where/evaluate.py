@@ -25,14 +25,8 @@ from datapipe.array_types import Bools
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.where.values import (
-    NEED_TEXT,
-    ExtraColumns,
-    Span,
-    is_field,
-    no_samples,
-    written_field,
-)
+from datapipe.index.where import values
+from datapipe.index.where.values import ExtraColumns, Span
 
 _SHOWN = 60  # characters of a part in a message, and on either side of the position
 
@@ -87,7 +81,7 @@ def parse_where(expression: Any) -> Where:
     where = Where(expression=normal, fields=fields, written=written, tree=tree)
     try:
         with suppress(UnknownColumn):
-            holds(where, tree, no_samples())
+            holds(where, tree, values.no_samples())
     except RecursionError:
         raise fault(written, tree, "nested too deeply; use fewer levels") from None
     return where
@@ -101,10 +95,10 @@ def _named(node: ast.expr) -> tuple[str, str | None] | None:
     """Return how a column is written that a node names, and the field that it is; else None."""
     match node:
         case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]):
-            return written_field(name), name
+            return values.written_field(name), name
         case ast.Name(id=name):
-            return name, name if is_field(name) else None
-        case ast.Attribute() if written_field(name := ast.unparse(node)) == name:
+            return name, name if values.is_field(name) else None
+        case ast.Attribute() if values.written_field(name := ast.unparse(node)) == name:
             return name, name
     return None
 
@@ -282,7 +276,7 @@ class _Evaluator:
         there = self._span.names
         if name in there:
             return self._span.column(name)
-        if name in NEED_TEXT:
+        if name in values.NEED_TEXT:
             needed = f"{name} needs text=TextSpec(tokenizer=..., template=...)"
             raise self._fault(node, f"no column {name!r} without a tokenizer; {needed}")
         near = sorted(sorted(there), key=lambda other: -SequenceMatcher(None, name, other).ratio())

@@ -17,7 +17,7 @@ from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Share
 from datapipe.plan.units import RandomKeys
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.mixture import MixtureArrays
 from datapipe.store.protocol import Fetch, Store
 
 

@@ -20,7 +20,7 @@ from datapipe.index.members import Kind, SampleParts, member_kind
 from datapipe.loader.batch.sample_rows import SampleRows
 from datapipe.plan.ragged import edges, grouped, places, ranges
 from datapipe.store.arrays import IMAGES, TEXTS
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.mixture import MixtureArrays
 
 _REMEDY = "restore it, or convert the shards again"
 

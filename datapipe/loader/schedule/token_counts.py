@@ -19,8 +19,13 @@ from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError, SampleError, WorkerError
 from datapipe.index.dataset import Dataset
 from datapipe.index.tokens.columns import TokenColumns
-from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import PartFiles, TextFailure, TokenPart, join_parts
+from datapipe.index.tokens.counting import (
+    PartFiles,
+    TextFailure,
+    TokenPart,
+    join_parts,
+    open_or_count,
+)
 from datapipe.plan.ragged import edges
 from datapipe.progress import Progress
 from datapipe.store.open import open_store

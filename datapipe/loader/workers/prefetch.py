@@ -15,8 +15,8 @@ from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.sample_rows import SampleRows, read_rows
 from datapipe.plan.ragged import edges, grouped, ranges
-from datapipe.store.arrays import ImageArray, MappedFetch
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.arrays import ImageArray
+from datapipe.store.mixture import MixtureArrays
 from datapipe.store.protocol import Fetch
 
 _LOOKED_AT = 8  # samples of those whose rows are read at once that are checked for cached images
@@ -47,7 +47,7 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
             advised = _advise(arrays, rows, np.flatnonzero(wanted & (rows.counts > 0)))
         skipped = skipped | wanted
     if context.store.begin([]) is None:
-        return MappedFetch(advised) if advised else None
+        return Fetch(advised) if advised else None
     sizes = step.share.units.sizes
     images = rows.counts if sizes is None else sizes.images
     if context.cache is not None:
@@ -64,9 +64,9 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
         count = 0 if context.images is None else int(images[slot])
         reads.append([] if skipped[slot] else wanted_members(rows.of_sample(slot), count))
     fetch = context.store.begin(list(zip(rows.shards.tolist(), reads, strict=True)))
-    if not advised:
+    if fetch is None or not advised:
         return fetch
-    return MappedFetch(advised + (0 if fetch is None else fetch.bytes), fetch)
+    return Fetch(advised + fetch.bytes, fetch.contents)
 
 
 def _are_cached(arrays: MixtureArrays, rows: SampleRows, wanted: Bools) -> bool:

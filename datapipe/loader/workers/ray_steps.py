@@ -41,8 +41,7 @@ from datapipe.loader.workers.process_steps import (
 from datapipe.loader.workers.shared_memory import Region, SharedFile
 from datapipe.workers.protocol import Results
 from datapipe.workers.ray_cluster import RETRIES, LostTask, RayCluster, node_name
-from datapipe.workers.ray_futures import RayFutures
-from datapipe.workers.ray_tasks import do_job, pickle_factory
+from datapipe.workers.ray_tasks import RayFutures, do_job, pickle_factory
 
 _KEPT = 3  # buffers: of the batch in use, the one before it and the next
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -46,7 +47,7 @@ class Rendered:
     # Labels end where answers do, even if transformers' assistant mask, which goes by the
     # template's own `{% generation %}` blocks, would end a token away
     exact: bool
-    shown: tuple[Shown, ...] = ()  # what its tokens stand for; empty for an image each
+    shown: tuple[Shown, ...] = ()  # what each token of an image or a video stands for
 
     def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
         """Return the text with what the model expects for each of its videos.
@@ -82,17 +83,17 @@ class TurnLayout:
 
     template: ChatTemplate
     copies: bool  # the template is known to copy contents as they are, so that needs no check
-    parts: bool  # contents are lists of parts, else strings
-    writes_images: bool  # the template writes the images among the parts itself
+    find: Callable[[str], str | None]  # returns the first token in a text that means something
     mark: str  # how an image is written
-    placeholder: str | None  # what the template writes for an image, if `mark` has to replace it
+    placeholder: str | None = None  # what the template writes for an image, to put `mark` there
     video: str | None  # how a video is written; None writes an image for each of its frames
-    writes_videos: bool  # the template writes the videos among the parts itself
+    parts: bool = False  # contents are lists of parts, else strings
+    writes_images: bool = False  # the template writes the images among the parts itself
+    writes_videos: bool = False  # the template writes the videos among the parts itself
     ends_line: bool  # an image is followed by a newline that the template or the mark writes
     # what follows the assistant's text: `media` that the content ends in, and the `end`, which is
-    # learnt with it
-    turn_end: re.Pattern[str]
-    find: Callable[[str], str | None]  # returns the first token in a text that means something
+    # learnt with it; nothing by default
+    turn_end: re.Pattern[str] = re.compile("(?!)")
 
     @property
     def newline(self) -> bool:
@@ -105,12 +106,11 @@ class TurnLayout:
         Raises `DecodeError` if the template refuses it, or rewrites it beyond recognition.
         """
         if self.copies:
-            marked = self.template.render(self.messages(turns, "whole"), prompt=prompt, marked=True)
-            parsed = parse_marks(marked)
+            parsed = self.parse(turns, "whole", prompt=prompt)
             assert parsed is not None
         else:
-            rendered = self.template.render(self.messages(turns, "none"), prompt=prompt)
-            parsed = self._parse(turns, rendered, prompt)
+            rendered = self.write(turns, prompt=prompt)
+            parsed = self._parse_copied(turns, rendered, prompt)
             if parsed is None:
                 return self._render_rewritten(turns, rendered, prompt)
         pieces = parsed.pieces
@@ -133,7 +133,18 @@ class TurnLayout:
             ]
         return Rendered(pieces, labels, not self.template.marks_generation)
 
-    def messages(self, turns: Iterable[RenderedTurn], marks: Marks) -> list[Message]:
+    def write(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> str:
+        """Return what the template writes for turns, and the beginning of an answer if `prompt`."""
+        return self.template.render(self.messages(turns), prompt=prompt)
+
+    def parse(
+        self, turns: Sequence[RenderedTurn], marks: Marks, *, prompt: bool = False
+    ) -> Parsed | None:
+        """Return the same in pieces by their `marks`; None where the template tears those apart."""
+        messages = self.messages(turns, marks)
+        return parse_marks(self.template.render(messages, prompt=prompt, marked=True))
+
+    def messages(self, turns: Iterable[RenderedTurn], marks: Marks = "none") -> list[Message]:
         """Return turns as the template takes them."""
         return [{"role": turn.role, "content": self._content(turn, marks)} for turn in turns]
 
@@ -169,17 +180,17 @@ class TurnLayout:
             parts.append({"type": "text", "text": text})
         return parts
 
-    def _parse(self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool) -> Parsed | None:
+    def _parse_copied(
+        self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool
+    ) -> Parsed | None:
         """Return the pieces of `rendered`; None where the template rewrites contents."""
         styles: tuple[Marks, ...] = ("whole", "inner")
         for marks in styles:
-            try:
-                messages = self.messages(turns, marks)
-                parsed = parse_marks(self.template.render(messages, prompt=prompt, marked=True))
-            except DecodeError:
-                continue  # the template looks into contents, and took offence at a mark
-            if parsed is not None and parsed.text == rendered:
-                return parsed
+            # A template that looks into contents may take offence at a mark.
+            with suppress(DecodeError):
+                parsed = self.parse(turns, marks, prompt=prompt)
+                if parsed is not None and parsed.text == rendered:
+                    return parsed
         return None
 
     def _render_rewritten(
@@ -190,8 +201,7 @@ class TurnLayout:
         The authors of its pieces are unknown, so contents must not spell special tokens.
         """
         for turn in turns:
-            token = self.find(as_text(turn.pieces))
-            if token is not None:
+            if (token := self.find(as_text(turn.pieces))) is not None:
                 raise DecodeError(
                     f"the text spells the token {token!r}, and the chat template rewrites this "
                     "conversation, so it cannot be told from the template's own"
@@ -203,8 +213,7 @@ class TurnLayout:
         ]
         if not self.template.marks_generation:
             return self._rendered(*_cut_out(rendered, answers))
-        marked = self.template.render(self.messages(turns, "none"), prompt=prompt, marked=True)
-        parsed = parse_marks(marked)
+        parsed = self.parse(turns, "none", prompt=prompt)
         if parsed is None or parsed.text != rendered:
             raise DecodeError(
                 "the chat template's {% generation %} blocks overlap, or it changes their text"
@@ -227,16 +236,13 @@ class TurnLayout:
         it writes around the answer. None where nothing is left of the answer; `DecodeError` if it
         cannot be found.
         """
-        marked = self.messages(_with_answer(turns, number, ANSWER), "none")
-        pieces = self.template.render(marked).split(ANSWER)
+        pieces = self.write(_with_answer(turns, number, ANSWER)).split(ANSWER)
         before, after = pieces[0], pieces[-1]
         if len(pieces) == 1 or not rendered.endswith(after):
             raise DecodeError(_NOT_FOUND)
         start, stop = len(before), len(rendered) - len(after)
         if not rendered.startswith(before):
-            if rendered == self.template.render(
-                self.messages(_with_answer(turns, number, ""), "none")
-            ):
+            if rendered == self.write(_with_answer(turns, number, "")):
                 return None
             start = self._find_start(turns, number, rendered, _common(before, rendered))
         if not rendered[start:stop].strip():
@@ -256,8 +262,7 @@ class TurnLayout:
             return common  # the blocks say it exactly
         done = ""
         if number:
-            earlier = self.messages(turns[:number], "none")
-            done, prompt = self.template.render(earlier), self.template.render(earlier, prompt=True)
+            done, prompt = self.write(turns[:number]), self.write(turns[:number], prompt=True)
             if rendered.startswith(prompt) and prompt != done:
                 return len(prompt)
         tag = _FIRST_TAG.match(as_text(turns[number].pieces))
@@ -324,10 +329,7 @@ def _marked(text: str, begin: str, marks: Marks) -> str:
     if marks == "whole":
         return f"{begin}{text}{CONTENT_END}"
     core = text.strip()
-    if not core:
-        return text
-    start = text.index(core)
-    return f"{text[:start]}{begin}{core}{CONTENT_END}{text[start + len(core) :]}"
+    return text.replace(core, f"{begin}{core}{CONTENT_END}", 1) if core else text
 
 
 def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece], list[Span]]:

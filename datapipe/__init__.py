@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from datapipe.pack.pack_dataset import pack_dataset as pack_dataset
     from datapipe.pack.report import PackReport as PackReport
     from datapipe.store.record_fields import index_fields as index_fields
-    from datapipe.text.image_markup import ImageMarkup as ImageMarkup
+    from datapipe.text.markup import ImageMarkup as ImageMarkup
+    from datapipe.text.markup import VideoMarkup as VideoMarkup
     from datapipe.text.spec import TextSpec as TextSpec
-    from datapipe.text.video_markup import VideoMarkup as VideoMarkup
     from datapipe.tune.job import tune_workers as tune_workers
     from datapipe.tune.result import TuneResult as TuneResult
 
@@ -120,9 +120,8 @@ _LAZY = {
         "pack.pack_dataset": "pack_dataset",
         "pack.report": "PackReport",
         "store.record_fields": "index_fields",
-        "text.image_markup": "ImageMarkup",
+        "text.markup": "ImageMarkup VideoMarkup",
         "text.spec": "TextSpec",
-        "text.video_markup": "VideoMarkup",
         "tune.job": "tune_workers",
         "tune.result": "TuneResult",
     }.items()

@@ -11,7 +11,7 @@ import torch
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options
-from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, merge_of_tiles, pixel_options
-from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
 _PATCHES = (14, 16)  # of the vision towers of these models, where only a processor is given

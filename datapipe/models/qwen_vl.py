@@ -17,8 +17,8 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.video_spec import VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.text.markup import VideoMarkup
 from datapipe.text.spec import TextSpec
-from datapipe.text.video_markup import VideoMarkup
 
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
 _FRAME = 128 * 28 * 28, 768 * 28 * 28  # pixels of a frame of Qwen2-VL and Qwen2.5-VL

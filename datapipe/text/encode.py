@@ -16,6 +16,7 @@ from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
+from datapipe.text.markup import Shown, frames_at, patch_end
 from datapipe.text.messages import (
     Piece,
     RenderedTurn,
@@ -29,7 +30,6 @@ from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_i
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, image_mark
-from datapipe.text.video_markup import Shown, frames_at, patch_end
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]

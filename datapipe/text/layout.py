@@ -10,23 +10,20 @@ from itertools import accumulate
 from typing import Literal
 
 from datapipe.errors import DecodeError
+from datapipe.text.markup import Shown, VideoMarkup, write_video
 from datapipe.text.messages import Medium, RenderedTurn, as_frames, as_text
 from datapipe.text.messages import Piece as TurnPiece
 from datapipe.text.template import (
     ANSWER,
-    CONTENT,
-    CONTENT_END,
-    IMAGE,
-    IMAGE_END,
     ChatTemplate,
     Kind,
     Message,
     Parsed,
     Piece,
     Span,
+    mark_text,
     parse_marks,
 )
-from datapipe.text.video_markup import Shown, VideoMarkup, write_video
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -149,7 +146,7 @@ class TurnLayout:
         return [{"role": turn.role, "content": self._content(turn, marks)} for turn in turns]
 
     def _content(self, turn: RenderedTurn, marks: Marks) -> str | list[Message]:
-        begin = ANSWER if turn.trained else CONTENT
+        author = Kind.ANSWER if turn.trained else Kind.CONTENT
         parts: list[Message] = []
         texts: list[str] = []
         after_image = False
@@ -165,13 +162,13 @@ class TurnLayout:
                         texts = []
                     parts.append({"type": kind})
                 else:
-                    texts.append(mark if marks == "none" else f"{IMAGE}{mark}{IMAGE_END}")
+                    texts.append(mark if marks == "none" else mark_text(Kind.IMAGE, mark))
             else:
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
                     if not piece:
                         continue
-                texts.append(piece if marks == "none" else _marked(piece, begin, marks))
+                texts.append(piece if marks == "none" else _marked(piece, author, marks))
             after_image = piece is None
         text = "".join(texts)
         if not self.parts:
@@ -325,11 +322,11 @@ def _cut_out(text: str, answers: Sequence[Span]) -> tuple[list[Piece], list[Span
     return pieces, labels
 
 
-def _marked(text: str, begin: str, marks: Marks) -> str:
+def _marked(text: str, author: Kind, marks: Marks) -> str:
     if marks == "whole":
-        return f"{begin}{text}{CONTENT_END}"
+        return mark_text(author, text)
     core = text.strip()
-    return text.replace(core, f"{begin}{core}{CONTENT_END}", 1) if core else text
+    return text.replace(core, mark_text(author, core), 1) if core else text
 
 
 def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece], list[Span]]:

@@ -22,13 +22,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datapipe.errors import DecodeError, PlanError
 
-CONTENT = "\udc01"
 ANSWER = "\udc02"
-CONTENT_END = "\udc03"
-IMAGE = "\udc04"
-IMAGE_END = "\udc05"
-_GENERATION = "\udc06"
-_GENERATION_END = "\udc07"
+"""Mark that begins an answer."""
+
+_GENERATION, _GENERATION_END = "\udc06", "\udc07"
 _MARK = re.compile("([\udc01-\udc07])")
 
 Message = dict[str, Any]
@@ -48,7 +45,12 @@ class Kind(IntEnum):
 Piece = tuple[Kind, str]
 Span = tuple[int, int]
 
-_BEGINS = {CONTENT: Kind.CONTENT, ANSWER: Kind.ANSWER, IMAGE: Kind.IMAGE}
+_AROUND = {
+    Kind.CONTENT: ("\udc01", "\udc03"),
+    Kind.ANSWER: (ANSWER, "\udc03"),
+    Kind.IMAGE: ("\udc04", "\udc05"),
+}
+_BEGINS = {begin: kind for kind, (begin, _) in _AROUND.items()}
 
 
 class Parsed(NamedTuple):
@@ -57,6 +59,12 @@ class Parsed(NamedTuple):
     pieces: list[Piece]  # (who wrote it, text), concatenated
     generated: list[Span]  # (start, stop) of pieces that the template says the assistant wrote
     text: str  # without marks
+
+
+def mark_text(kind: Kind, text: str) -> str:
+    """Return a text between the marks of its author."""
+    begin, end = _AROUND[kind]
+    return f"{begin}{text}{end}"
 
 
 def parse_marks(marked: str) -> Parsed | None:
@@ -76,9 +84,7 @@ def parse_marks(marked: str) -> Parsed | None:
             break
         if mark in _BEGINS and kind is Kind.TEMPLATE:
             kind = _BEGINS[mark]
-        elif mark in (CONTENT_END, IMAGE_END) and (kind is Kind.IMAGE) == (mark == IMAGE_END):
-            if kind is Kind.TEMPLATE:
-                return None
+        elif kind is not Kind.TEMPLATE and mark == _AROUND[kind][1]:
             kind = Kind.TEMPLATE
         elif mark == _GENERATION and begun < 0:
             begun = len(pieces)

@@ -16,7 +16,7 @@ from datapipe.geometry.sizes import native
 from datapipe.geometry.tiles import per_tile
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
-from datapipe.text.image_markup import ImageRuns
+from datapipe.text.markup import ImageRuns
 from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need

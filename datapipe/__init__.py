@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datapipe.curate.split import split_dataset as split_dataset
     from datapipe.decode.dali.options import DaliOptions as DaliOptions
     from datapipe.decode.spec import ImageSpec as ImageSpec
-    from datapipe.decode.video_spec import VideoSpec as VideoSpec
+    from datapipe.decode.spec import VideoSpec as VideoSpec
     from datapipe.errors import DatapipeError as DatapipeError
     from datapipe.errors import DecodeError as DecodeError
     from datapipe.errors import EndlessError as EndlessError
@@ -94,8 +94,7 @@ _LAZY = {
         "curate.spec": "CopyReport CopySpec",
         "curate.split": "split_dataset",
         "decode.dali.options": "DaliOptions",
-        "decode.spec": "ImageSpec",
-        "decode.video_spec": "VideoSpec",
+        "decode.spec": "ImageSpec VideoSpec",
         "errors": (
             "DatapipeError DecodeError EndlessError IndexMismatch MissingMember PackError "
             "PlanError SampleError StateMismatch StoreError TransformError WorkerError"

@@ -9,8 +9,7 @@ from datapipe.declared import Say, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
-from datapipe.models.gemma3 import gemma3
-from datapipe.models.gemma4 import gemma4
+from datapipe.models.gemma import gemma3, gemma4
 from datapipe.models.glm4v import glm4v
 from datapipe.models.idefics3 import idefics3
 from datapipe.models.internvl import internvl

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from datapipe.decode.spec import ImageSpec
-from datapipe.decode.video_spec import VideoSpec
+from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
 from datapipe.text.markup import VideoMarkup

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
+from datapipe.decode.dali.graph import check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
@@ -37,13 +37,8 @@ _log = logging.getLogger(__name__)
 MOST_PIXELS = 1 << 27  # of images that DALI decodes at once: 400 MB
 
 
-@dataclass(frozen=True)
-class _Image:
-    """Encoded image with what is known of it; see `DaliDecoder.decode`."""
-
-    data: bytes
-    draw: Draw | None
-    size: tuple[int, int] | None
+_Image = tuple[bytes, Draw | None]
+"""An encoded image, and the draw for its crop and mirroring."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +88,11 @@ class DaliDecoder:
         self.check = check
         decoding = options or DaliOptions()
         self.pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
-        graph_options = GraphOptions(
-            device=self.device,
-            batch_size=batch_size,
-            threads=max(1, threads // self.pipelines),
-            decoding=decoding,
-        )
-        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(self.pipelines)]
+        each = max(1, threads // self.pipelines)
+        self._pipelines = [
+            DaliPipeline(spec, self.device, batch_size, each, decoding)
+            for _ in range(self.pipelines)
+        ]
         # The one that was used last comes first: its memory has been taken already.
         self._idle: queue.LifoQueue[DaliPipeline] = queue.LifoQueue()
         for pipeline in self._pipelines:
@@ -129,28 +122,26 @@ class DaliDecoder:
         for pipeline in self._pipelines:
             pipeline.check_open()
         count = len(images)
-        draws = [None] * count if draws is None else draws
-        sizes = [None] * count if sizes is None else sizes
-        given = {
-            row: _Image(data, draw, size)
-            for row, (data, draw, size) in enumerate(zip(images, draws, sizes, strict=True))
-            if data is not None
-        }
         errors: dict[int, DecodeError] = {}
         entries: dict[int, DaliEntry] = {}
         others: dict[int, _Image] = {}
-        for row, image in given.items():
+        given: dict[int, _Image] = {}
+        rows_given = zip(images, draws or [None] * count, sizes or [None] * count, strict=True)
+        for row, (data, draw, size) in enumerate(rows_given):
+            if data is None:
+                continue
+            given[row] = data, draw
             try:
-                info = self._header(image)
+                info = self._header(data, size)
             except DecodeError as error:
                 errors[row] = error
                 continue
-            plain = plain_jpeg(image.data, info)
+            plain = plain_jpeg(data, info)
             if plain is None:
-                others[row] = image
+                others[row] = given[row]
                 continue
-            mirrored = image.draw is not None and image.draw.mirrors(self.spec.flip)
-            fitted = window(self.spec, *info.upright, image.draw)
+            mirrored = draw is not None and draw.mirrors(self.spec.flip)
+            fitted = window(self.spec, *info.upright, draw)
             entries[row] = DaliEntry(plain, fitted, mirrored, info.width * info.height)
         if self.check:
             self._check(entries, errors)
@@ -164,9 +155,9 @@ class DaliDecoder:
             for part in parts:
                 part.finish(errors)
             out = self._joined(count, parts)
-            empty = [*errors, *(row for row, data in enumerate(images) if data is None)]
-            for row in empty:
-                out[row].zero_()
+            for row in range(count):
+                if row in errors or row not in given:
+                    out[row].zero_()
         return out, dict(sorted(errors.items()))
 
     def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
@@ -202,9 +193,8 @@ class DaliDecoder:
                 done.record(self._stream)
                 done.synchronize()
 
-    def _header(self, image: _Image) -> ImageInfo:
+    def _header(self, data: bytes, size: tuple[int, int] | None) -> ImageInfo:
         """Read the header of an image; raise `DecodeError` for a fault or another size."""
-        data, size = image.data, image.size
         info = probe(data)
         if size is not None:
             check_indexed(info.upright, size)
@@ -291,7 +281,8 @@ class DaliDecoder:
             return parts[0].pixels.to(dtype)  # DALI's memory on the CPU belongs to the tensor alone
         shape = (count, 3, self.spec.height, self.spec.width)
         out = torch.empty(shape, dtype=dtype, device=self.device)
-        for rows, pixels in ((part.rows, part.pixels) for part in parts):
+        for part in parts:
+            rows, pixels = part.rows, part.pixels
             if rows[-1] - rows[0] == len(rows) - 1:
                 out[rows[0] : rows[-1] + 1].copy_(pixels, non_blocking=True)
             else:
@@ -309,10 +300,10 @@ class DaliDecoder:
         )
         rows = array_of(pixels)
         pending = [
-            self._pool.submit(self._make, image, rows[at : at + 1])
+            self._pool.submit(self._make, *image, rows[at : at + 1])
             for at, image in enumerate(images.values())
         ]
         return _Part(list(images), pixels, pending)
 
-    def _make(self, image: _Image, row: Values) -> None:
-        self._kernels.place(self._kernels.decode(image.data), row, image.draw)
+    def _make(self, data: bytes, draw: Draw | None, row: Values) -> None:
+        self._kernels.place(self._kernels.decode(data), row, draw)

@@ -13,19 +13,12 @@ from tokenizers import Encoding, Tokenizer
 
 from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError, PlanError
+from datapipe.text import messages
 from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
 from datapipe.text.markup import Shown, frames_at, patch_end
-from datapipe.text.messages import (
-    Piece,
-    RenderedTurn,
-    SampleText,
-    read_caption,
-    read_pair_turns,
-    read_prompt_turns,
-    read_turns,
-)
+from datapipe.text.messages import Piece, RenderedTurn, SampleText
 from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_image
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
@@ -207,8 +200,8 @@ class TextEncoder:
         system = self.spec.system
         newline = layout.newline
         if self.spec.pairs:
-            return read_pair_turns(sample, system=system, newline=newline)
-        read = read_prompt_turns if self.spec.prompts else read_turns
+            return messages.read_pair_turns(sample, system=system, newline=newline)
+        read = messages.read_prompt_turns if self.spec.prompts else messages.read_turns
         return [read(sample, system=system, newline=newline)]
 
     def ids(self, text: str) -> list[int]:
@@ -250,7 +243,7 @@ class TextEncoder:
         layout, spec = self._layout, self.spec
         try:
             if layout is None:
-                pieces = read_caption(sample)
+                pieces = messages.read_caption(sample)
                 rendered = caption_layout(pieces, self._mark, self._video)
                 return [self._with_media(rendered, pieces, sample.images)]
             return [

@@ -24,6 +24,7 @@ from datapipe.text.vocabulary import Vocabulary
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _RESERVED = re.compile(f"[{_OPEN}{_CLOSE}]")
 
+_KEPT = ("single_word", "lstrip", "rstrip", "normalized")  # properties of an added token
 _CACHED = 4096  # pieces of templates; a template has some ten that do not vary
 
 
@@ -99,19 +100,11 @@ class ReservedTokens:
         spec["post_processor"] = None
         spec["model"] = _rename(spec["model"], self._alias)
         tokenizer = Tokenizer.from_str(json.dumps(spec))
-        tokenizer.add_tokens(
-            [
-                AddedToken(
-                    self._alias[content],
-                    single_word=token.single_word,
-                    lstrip=token.lstrip,
-                    rstrip=token.rstrip,
-                    normalized=token.normalized,
-                    special=False,
-                )
-                for content, (_, token) in self._added.items()
-            ]
-        )
+        tokens = [
+            AddedToken(self._alias[name], special=False, **{p: getattr(token, p) for p in _KEPT})
+            for name, (_, token) in self._added.items()
+        ]
+        tokenizer.add_tokens(tokens)
         # Added tokens get new ids when a tokenizer is read, so they are matched by name.
         own = {alias: content for content, alias in self._alias.items()}
         ids = self._vocabulary.tokenizer.get_vocab()

@@ -13,17 +13,7 @@ from datapipe.errors import DecodeError
 from datapipe.text.markup import Shown, VideoMarkup, write_video
 from datapipe.text.messages import Medium, RenderedTurn, as_frames, as_text
 from datapipe.text.messages import Piece as TurnPiece
-from datapipe.text.template import (
-    ANSWER,
-    ChatTemplate,
-    Kind,
-    Message,
-    Parsed,
-    Piece,
-    Span,
-    mark_text,
-    parse_marks,
-)
+from datapipe.text.template import ANSWER, ChatTemplate, Kind, Message, Parsed, Piece, Span
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -138,8 +128,7 @@ class TurnLayout:
         self, turns: Sequence[RenderedTurn], marks: Marks, *, prompt: bool = False
     ) -> Parsed | None:
         """Return the same in pieces by their `marks`; None where the template tears those apart."""
-        messages = self.messages(turns, marks)
-        return parse_marks(self.template.render(messages, prompt=prompt, marked=True))
+        return self.template.parse(self.messages(turns, marks), prompt=prompt)
 
     def messages(self, turns: Iterable[RenderedTurn], marks: Marks = "none") -> list[Message]:
         """Return turns as the template takes them."""
@@ -162,7 +151,7 @@ class TurnLayout:
                         texts = []
                     parts.append({"type": kind})
                 else:
-                    texts.append(mark if marks == "none" else mark_text(Kind.IMAGE, mark))
+                    texts.append(mark if marks == "none" else Kind.IMAGE.mark(mark))
             else:
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
@@ -324,9 +313,9 @@ def _cut_out(text: str, answers: Sequence[Span]) -> tuple[list[Piece], list[Span
 
 def _marked(text: str, author: Kind, marks: Marks) -> str:
     if marks == "whole":
-        return mark_text(author, text)
+        return author.mark(text)
     core = text.strip()
-    return text.replace(core, mark_text(author, core), 1) if core else text
+    return text.replace(core, author.mark(core), 1) if core else text
 
 
 def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece], list[Span]]:

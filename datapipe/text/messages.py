@@ -11,16 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
+from datapipe.text import preference
 from datapipe.text.conversation import conversation, has_words, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
-from datapipe.text.preference import (
-    ends_with_answer,
-    has_answers,
-    pair_records,
-    pair_text,
-    prompt_record,
-)
 from datapipe.text.sample_text import raw_text
 from datapipe.text.videos import VIDEO_PLACE, Video, mark_videos, read_videos
 
@@ -102,9 +96,9 @@ def as_text(pieces: Iterable[Piece]) -> str:
 def is_pair(sample: SampleText) -> bool:
     """Return whether a sample is a preference pair, and has no other text that is learnt."""
     record = sample.record
-    if sample.caption is not None or not has_answers(record) or ends_with_answer(record):
+    if sample.caption is not None or not preference.has_answers(record):
         return False
-    text = pair_text(record)
+    text = "" if preference.ends_with_answer(record) else preference.pair_text(record)
     return bool(text) and (_has_turns(record) or raw_text(None, record) == text)
 
 
@@ -116,7 +110,8 @@ def read_pair_turns(
     Only the answers are trained. Arguments and errors are those of `read_turns`, but that the
     sample has to be a pair.
     """
-    records = pair_records(sample.record) if isinstance(sample.record, Mapping) else None
+    is_object = isinstance(sample.record, Mapping)
+    records = preference.pair_records(sample.record) if is_object else None
     if records is None:
         raise DecodeError(
             "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
@@ -138,7 +133,7 @@ def read_prompt_turns(
     something has to be asked.
     """
     if isinstance(sample.record, Mapping):
-        record = prompt_record(sample.record)
+        record = preference.prompt_record(sample.record)
         if _has_turns(record):
             sample = sample._replace(caption=None, record=record)
     if sample.caption is not None or not _has_turns(sample.record):
@@ -282,10 +277,7 @@ def _check_places(marks: Sequence[bool], media: Sequence[Medium]) -> None:
         return
     found, there = (
         f"{each.count(False)} {image} and {each.count(True)} {video}"
-        for each, image, video in (
-            (marks, IMAGE_PLACE, VIDEO_PLACE),
-            (kinds, "images", "videos"),
-        )
+        for each, image, video in ((marks, IMAGE_PLACE, VIDEO_PLACE), (kinds, "images", "videos"))
     )
     if sorted(marks) == sorted(kinds):
         raise DecodeError(

@@ -49,9 +49,7 @@ ImageTokens = Annotated[
     Say("a number from 1, 'per-tile', 'native', or a function of widths and heights"),
 ]
 Token = Annotated[
-    str,
-    _filled,
-    Say("the token as a string, or None to take a known one from the vocabulary"),
+    str, _filled, Say("the token as a string, or None to take a known one from the vocabulary")
 ]
 
 

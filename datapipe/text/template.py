@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
-from jinja2 import Environment, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,6 +41,11 @@ class Kind(IntEnum):
     IMAGE = 3
     """An image's mark, written by us into a content."""
 
+    def mark(self, text: str) -> str:
+        """Return a text between the marks of this author, which is not the template."""
+        begin, end = _AROUND[self]
+        return f"{begin}{text}{end}"
+
 
 Piece = tuple[Kind, str]
 Span = tuple[int, int]
@@ -61,17 +66,7 @@ class Parsed(NamedTuple):
     text: str  # without marks
 
 
-def mark_text(kind: Kind, text: str) -> str:
-    """Return a text between the marks of its author."""
-    begin, end = _AROUND[kind]
-    return f"{begin}{text}{end}"
-
-
-def parse_marks(marked: str) -> Parsed | None:
-    """Cut a marked text at its marks.
-
-    None where the template has torn pairs of marks apart, as templates do that rewrite contents.
-    """
+def _cut_at_marks(marked: str) -> Parsed | None:
     parts = _MARK.split(marked)
     pieces: list[Piece] = []
     generated: list[Span] = []
@@ -141,20 +136,27 @@ class ChatTemplate:
         )
         """True if it marks what the assistant wrote by `{% generation %}`."""
 
-    def render(
-        self, messages: Sequence[Message], *, prompt: bool = False, marked: bool = False
-    ) -> str:
+    def render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         """Return the text of a conversation, and the beginning of an assistant's turn if `prompt`.
 
-        If `marked`, marks are around what the template says that the assistant wrote. Raises
-        `DecodeError` if the template refuses the conversation.
+        Raises `DecodeError` if the template refuses the conversation.
         """
-        template = self._marked if marked else self._plain
-        try:
-            return template.render(messages=messages, add_generation_prompt=prompt)
-        except _ERRORS as error:
-            reason = str(error) or type(error).__name__
-            raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
+        return _render(self._plain, messages, prompt)
+
+    def parse(self, messages: Sequence[Message], *, prompt: bool = False) -> Parsed | None:
+        """Return the same, cut at the marks that its texts have and those of `{% generation %}`.
+
+        None where the template has torn pairs of marks apart, as those do that rewrite contents.
+        """
+        return _cut_at_marks(_render(self._marked, messages, prompt))
+
+
+def _render(template: Template, messages: Sequence[Message], prompt: bool) -> str:
+    try:
+        return template.render(messages=messages, add_generation_prompt=prompt)
+    except _ERRORS as error:
+        reason = str(error) or type(error).__name__
+        raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
 
 
 def _environment(generation: type[Extension]) -> Environment:

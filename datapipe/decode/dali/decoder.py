@@ -26,9 +26,8 @@ from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
 from datapipe.decode.image import check_image, check_indexed, check_size
 from datapipe.decode.normalize import Values, array_of
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import Draw, make_transform
+from datapipe.decode.transform import Draw, Placement, make_transform
 from datapipe.errors import DecodeError, PlanError
-from datapipe.geometry.placement import Placement
 from datapipe.index.images.header import ImageInfo, probe
 from datapipe.torch_threads import single_threads
 

@@ -18,8 +18,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.spec_checks import ONE_SIZE
 from datapipe.errors import PlanError
 from datapipe.extras import install_command
-from datapipe.geometry.crop import Box, Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Box, Draw, Placement
 
 IMAGES, WINDOWS, MIRRORS = "images", "windows", "mirrors"
 """Names of the graph's inputs."""

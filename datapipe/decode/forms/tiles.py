@@ -16,8 +16,7 @@ from datapipe.decode.normalize import Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry import tiles as rules
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import one
 
 _AT_ONCE = 1 << 24  # pixels of a padded image that are resized at once
@@ -112,19 +111,20 @@ class ScaledTilesTransform(TilesTransform):
 
     nested = True
 
+    def __init__(self, spec: ImageSpec) -> None:
+        assert spec.longest is not None
+        super().__init__(spec)
+        self._longest = spec.longest
+
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        assert self.spec.longest is not None
-        longest = self.spec.longest
-        across, down = rules.scaled_grid(widths, heights, longest=longest, tile=self._side)
+        across, down = rules.scaled_grid(widths, heights, longest=self._longest, tile=self._side)
         return np.stack([down, across], axis=1)
 
     def sufficient_side(self, aspect: float) -> float:
-        assert self.spec.longest is not None
-        return float(self.spec.longest)
+        return float(self._longest)
 
     def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
-        assert self.spec.longest is not None
-        across, down = rules.scaled_size(*one(image.width, image.height), longest=self.spec.longest)
+        across, down = rules.scaled_size(*one(image.width, image.height), longest=self._longest)
         scaled, _ = self._fit(image, int(down[0]), int(across[0]))
         placement = Placement(width / image.width, height / image.height)
         return resize(scaled, height, width, self.spec.interpolation), placement

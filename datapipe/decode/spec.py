@@ -28,20 +28,12 @@ from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.short_repr import short_repr
 
 Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
-Normalization = str | tuple[Triple, Triple]
 
 _DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
 _MAX_SIDE = 65_535
 _SIDE, _TILE, _TILES, _PATCH = 336, 448, 12, 14
 _USUAL_PATCHES = (14, 16, 32)
-
-
-def _is_usable(normalize: Normalization) -> bool:
-    if isinstance(normalize, str):
-        return normalize in NORMALIZATIONS
-    mean, std = normalize
-    return all(0 <= m <= 1 for m in mean) and all(s > 0 for s in std)
 
 
 Side = Annotated[int, Within(1, _MAX_SIDE)]
@@ -52,9 +44,10 @@ Size = Annotated[
     Side | tuple[Side, Side],
     Say(f"a side or (height, width), each a number of pixels from 1 to {_MAX_SIDE:,}"),
 ]
+Above = Annotated[float, Within(above=0)]
 Normalize = Annotated[
-    Normalization,
-    take_if(_is_usable),
+    Annotated[str, take_if(NORMALIZATIONS.__contains__)]
+    | tuple[tuple[Share, Share, Share], tuple[Above, Above, Above]],
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
@@ -82,7 +75,6 @@ Shares = Annotated[
 ]
 Chance = Annotated[Share, Say("a probability, a number from 0 to 1")]
 Volume = Annotated[int, Within(1, 2**40)]  # pixels of all frames of a video
-Rate = Annotated[float, Within(above=0)]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -114,7 +106,7 @@ class VideoSpec:
     min_pixels: Volume = 128 * 28 * 28
     max_pixels: Volume = 768 * 28 * 28
     limits: Literal["frame", "video"] = "frame"
-    tokens_per_second: Rate | None = None
+    tokens_per_second: Above | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "video {}".format)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -45,10 +45,12 @@ class Rendered:
             ("", [Shown(1)]) if each is None else write_video(markup, each.times) for each in media
         ]
         videos = (text for text, _ in written if text)
-        pieces = [
+        token = re.escape(markup.token)
+        pieces: list[Piece] = [
             (kind, text)
-            if kind in (Kind.CONTENT, Kind.ANSWER) or markup.token not in text
-            else (kind, _replaced(text, markup.token, videos))
+            if kind in (Kind.CONTENT, Kind.ANSWER)
+            # As far as there are videos.
+            else (kind, re.sub(token, lambda found: next(videos, found[0]), text))
             for kind, text in self.pieces
         ]
         shown = tuple(each for _, tokens in written for each in tokens)
@@ -271,12 +273,6 @@ def caption_layout(pieces: Sequence[TurnPiece], mark: str, video: str | None) ->
             written.append((Kind.IMAGE, mark if piece is None or video is None else video))
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
-
-
-def _replaced(text: str, token: str, by: Iterator[str]) -> str:
-    """Return a text with each token replaced by the next text, as far as there are some."""
-    first, *rest = text.split(token)
-    return first + "".join(next(by, token) + part for part in rest)
 
 
 def _common(first: str, second: str) -> int:

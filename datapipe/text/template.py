@@ -116,8 +116,8 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, names: Mapping[str, str]) -> None:
-        marking = _environment(_MarkedGeneration)
-        plain = _environment(_PlainGeneration)
+        marking = _environment(_GENERATION, _GENERATION_END)
+        plain = _environment("", "")
         variables = {"tools": None, "documents": None, "add_generation_prompt": False, **names}
         try:
             tree = marking.parse(source)
@@ -159,10 +159,12 @@ def _render(template: Template, messages: Sequence[Message], prompt: bool) -> st
         raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
 
 
-def _environment(generation: type[Extension]) -> Environment:
+def _environment(begin: str, end: str) -> Environment:
+    """Return an environment that writes these around what templates mark as generated."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
+    environment.extend(generation=(begin, end))
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _TODAY.strftime
@@ -185,7 +187,7 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-class _PlainGeneration(Extension):
+class _Generation(Extension):
     """`{% generation %} ... {% endgeneration %}`, as Hugging Face's templates use it."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own class variable
@@ -196,9 +198,5 @@ class _PlainGeneration(Extension):
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
     def _body(self, caller: Callable[[], str]) -> str:
-        return caller()
-
-
-class _MarkedGeneration(_PlainGeneration):
-    def _body(self, caller: Callable[[], str]) -> str:
-        return f"{_GENERATION}{caller()}{_GENERATION_END}"
+        begin, end = self.environment.generation  # type: ignore[attr-defined]
+        return f"{begin}{caller()}{end}"

@@ -243,8 +243,6 @@ class DaliDecoder:
         pipeline = self._idle.get()
         try:
             return pipeline.run(entries)
-        except RefusedBatch as refused:
-            return refused
         finally:
             self._idle.put(pipeline)
 

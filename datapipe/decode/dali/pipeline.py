@@ -36,8 +36,8 @@ class DaliEntry(NamedTuple):
 _PIXEL = simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY")
 
 
-class RefusedBatch(Exception):
-    """A batch that DALI refuses; it does not say because of which image."""
+class RefusedBatch(str):
+    """Why DALI refuses a batch; it does not say because of which image."""
 
 
 class DaliPipeline:
@@ -60,8 +60,8 @@ class DaliPipeline:
         self._fed: deque[object] = deque(maxlen=2)
         self._is_fed_evenly = True
 
-    def run(self, batch: Sequence[DaliEntry]) -> Tensor:
-        """Run a batch of at least one image; raise `RefusedBatch` if DALI takes only others.
+    def run(self, batch: Sequence[DaliEntry]) -> Tensor | RefusedBatch:
+        """Run a batch of at least one image, or say why DALI takes only others.
 
         The result is `[n, 3, height, width]`, uint8 or float32, in memory of DALI's that lives as
         long as the tensor.
@@ -74,7 +74,7 @@ class DaliPipeline:
                 refused = RefusedBatch(first_line(error))
             # Not above: the error holds on to memory of the pipeline's, which another may need.
             self._recover()
-            raise refused
+            return refused
 
     def check_open(self) -> None:
         """Raise `DatapipeError` if the pipeline was closed, or belongs to the parent process."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -171,17 +170,3 @@ def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
     if not isinstance(size, int):
         raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
     return size, size
-
-
-def merge_of_tiles(
-    checkpoint: ModelFiles, tile: int, patches: Sequence[int], tokens: int
-) -> tuple[int, int]:
-    """Return patch and merge with which a square tile has so many tokens; PlanError if none do."""
-    for patch in patches:
-        merge = max(1, tile // patch // max(isqrt(tokens), 1))
-        if (tile // patch // merge) ** 2 == tokens:
-            return patch, merge
-    told = " or ".join(map(str, patches))
-    raise checkpoint.refuse(
-        f"a tile of {tile} x {tile} pixels in patches of {told} does not have {tokens} tokens"
-    )

@@ -139,34 +139,27 @@ class TurnLayout:
     def _content(self, turn: RenderedTurn, marks: Marks) -> str | list[Message]:
         author = Kind.ANSWER if turn.trained else Kind.CONTENT
         parts: list[Message] = []
-        texts: list[str] = []
         after_image = False
         pieces = turn.pieces if self.video else as_frames(turn.pieces, self.newline)
         for piece in pieces or [""]:
-            if not isinstance(piece, str):
-                kind, mark, writes = "image", self.mark, self.writes_images
-                if piece is not None and self.video:
-                    kind, mark, writes = "video", self.video, self.writes_videos
-                if writes:
-                    if texts:
-                        parts.append({"type": "text", "text": "".join(texts)})
-                        texts = []
-                    parts.append({"type": kind})
-                else:
-                    texts.append(mark if marks == "none" else Kind.IMAGE.mark(mark))
-            else:
+            if isinstance(piece, str):
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
                     if not piece:
                         continue
-                texts.append(piece if marks == "none" else _marked(piece, author, marks))
+                part = {"type": "text", "text": _marked(piece, author, marks)}
+            else:
+                kind, mark, writes = "image", self.mark, self.writes_images
+                if piece is not None and self.video:
+                    kind, mark, writes = "video", self.video, self.writes_videos
+                marked = mark if marks == "none" else Kind.IMAGE.mark(mark)
+                part = {"type": kind} if writes else {"type": "text", "text": marked}
             after_image = piece is None
-        text = "".join(texts)
-        if not self.parts:
-            return text
-        if texts:
-            parts.append({"type": "text", "text": text})
-        return parts
+            if parts and part["type"] == parts[-1]["type"] == "text":
+                parts[-1]["text"] += part["text"]
+            else:
+                parts.append(part)
+        return parts if self.parts else "".join(part["text"] for part in parts)
 
     def _parse_copied(
         self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool
@@ -308,8 +301,8 @@ def _cut_out(text: str, answers: Sequence[Span]) -> tuple[list[Piece], list[Span
 
 
 def _marked(text: str, author: Kind, marks: Marks) -> str:
-    if marks == "whole":
-        return author.mark(text)
+    if marks != "inner":
+        return text if marks == "none" else author.mark(text)
     core = text.strip()
     return text.replace(core, author.mark(core), 1) if core else text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
@@ -208,12 +209,9 @@ def _plain_pieces(sample: SampleText) -> tuple[list[Piece], list[Medium]]:
 def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:
     pieces, leading = _plain_pieces(sample)
     if not leading and sample.images:
-        first = next(
-            (i for i, piece in enumerate(pieces) if isinstance(piece, str) and piece.strip()),
-            len(pieces),
-        )
-        leading = [piece for piece in pieces[:first] if not isinstance(piece, str)]
-        pieces = pieces[first:]
+        first = list(takewhile(lambda p: not (isinstance(p, str) and p.strip()), pieces))
+        leading = [piece for piece in first if not isinstance(piece, str)]
+        pieces = pieces[len(first) :]
         if leading and pieces and isinstance(pieces[0], str):
             pieces[0] = pieces[0].lstrip()
     shown: list[Piece] = []

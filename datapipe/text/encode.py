@@ -275,7 +275,7 @@ class TextEncoder:
                 check_spelling(text)
         except DecodeError as error:
             return error
-        tokenizer, meaning = self._guard.apart()
+        tokenizer, meaning = self._guard.apart
         text, labels = rendered.write(self._guard.spell)
         (encoding,) = _encode(tokenizer, [text])
         if isinstance(encoding, DecodeError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datapipe.curate.split import split_dataset as split_dataset
     from datapipe.decode.dali.options import DaliOptions as DaliOptions
     from datapipe.decode.spec import ImageSpec as ImageSpec
-    from datapipe.decode.video_spec import VideoSpec as VideoSpec
+    from datapipe.decode.spec import VideoSpec as VideoSpec
     from datapipe.errors import DatapipeError as DatapipeError
     from datapipe.errors import DecodeError as DecodeError
     from datapipe.errors import EndlessError as EndlessError
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from datapipe.pack.pack_dataset import pack_dataset as pack_dataset
     from datapipe.pack.report import PackReport as PackReport
     from datapipe.store.record_fields import index_fields as index_fields
-    from datapipe.text.image_markup import ImageMarkup as ImageMarkup
+    from datapipe.text.markup import ImageMarkup as ImageMarkup
+    from datapipe.text.markup import VideoMarkup as VideoMarkup
     from datapipe.text.spec import TextSpec as TextSpec
-    from datapipe.text.video_markup import VideoMarkup as VideoMarkup
     from datapipe.tune.job import tune_workers as tune_workers
     from datapipe.tune.result import TuneResult as TuneResult
 
@@ -94,8 +94,7 @@ _LAZY = {
         "curate.spec": "CopyReport CopySpec",
         "curate.split": "split_dataset",
         "decode.dali.options": "DaliOptions",
-        "decode.spec": "ImageSpec",
-        "decode.video_spec": "VideoSpec",
+        "decode.spec": "ImageSpec VideoSpec",
         "errors": (
             "DatapipeError DecodeError EndlessError IndexMismatch MissingMember PackError "
             "PlanError SampleError StateMismatch StoreError TransformError WorkerError"
@@ -120,9 +119,8 @@ _LAZY = {
         "pack.pack_dataset": "pack_dataset",
         "pack.report": "PackReport",
         "store.record_fields": "index_fields",
-        "text.image_markup": "ImageMarkup",
+        "text.markup": "ImageMarkup VideoMarkup",
         "text.spec": "TextSpec",
-        "text.video_markup": "VideoMarkup",
         "tune.job": "tune_workers",
         "tune.result": "TuneResult",
     }.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -105,9 +106,7 @@ def check_model(
     )
     differences, images, labels = [], 0, 0
     with loader:
-        for number, batch in enumerate(loader):
-            if number == samples:
-                break
+        for batch in islice(loader, samples):
             sample = seen[-1]
             images += len(sample["images"])
             said = _text(sample)
@@ -123,9 +122,8 @@ def check_model(
                 told = _labels(*pair)
             if told:
                 differences.append(f"{batch['key'][0]}: {told}")
-    compared = min(len(seen), samples)
     return ModelCheck(
-        samples=compared, images=images, differences=tuple(differences), labels=labels
+        samples=len(seen), images=images, differences=tuple(differences), labels=labels
     )
 
 

@@ -77,15 +77,12 @@ def shrink(
     kind = info.format if options.image_format == "keep" else options.image_format
     if scaled and kind not in _KEPT:
         kind = "png"
-    quality = options.quality or _QUALITY.get(kind, 0)
     converted = scaled or kind != info.format
-    if not converted and not (options.quality and _is_finer(data, info, quality)):
+    if not converted and not (options.quality and _is_finer(data, info, options.quality)):
         return None
     _check_sides(size, kind)
-    encoded = _encode(_decode(data, info, size), kind, quality)
-    if not converted and len(encoded) >= len(data):
-        return None
-    return encoded, probe(encoded)
+    made = encode_anew(_decode(data, info, size), kind, options)
+    return made if converted or len(made[0]) < len(data) else None
 
 
 def encode_anew(

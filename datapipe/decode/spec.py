@@ -1,4 +1,4 @@
-"""Options of images in a batch, and their checks."""
+"""Options of images and of the frames of videos in a batch, and their checks."""
 
 from __future__ import annotations
 
@@ -23,30 +23,17 @@ from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS, PRESETS
 from datapipe.decode.resize import Filter
 from datapipe.decode.spec_checks import ONE_SIZE, check_together
-from datapipe.decode.video_spec import VideoSpec
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.short_repr import short_repr
 
 Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
-Normalization = str | tuple[Triple, Triple]
 
 _DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
 _MAX_SIDE = 65_535
-_SIDE = 336
-_TILE = 448
-_TILES = 12
-_PATCH = 14
-
+_SIDE, _TILE, _TILES, _PATCH = 336, 448, 12, 14
 _USUAL_PATCHES = (14, 16, 32)
-
-
-def _is_usable(normalize: Normalization) -> bool:
-    if isinstance(normalize, str):
-        return normalize in NORMALIZATIONS
-    mean, std = normalize
-    return all(0 <= m <= 1 for m in mean) and all(s > 0 for s in std)
 
 
 Side = Annotated[int, Within(1, _MAX_SIDE)]
@@ -57,9 +44,10 @@ Size = Annotated[
     Side | tuple[Side, Side],
     Say(f"a side or (height, width), each a number of pixels from 1 to {_MAX_SIDE:,}"),
 ]
+Above = Annotated[float, Within(above=0)]
 Normalize = Annotated[
-    Normalization,
-    take_if(_is_usable),
+    Annotated[str, take_if(NORMALIZATIONS.__contains__)]
+    | tuple[tuple[Share, Share, Share], tuple[Above, Above, Above]],
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
@@ -86,6 +74,49 @@ Shares = Annotated[
     ),
 ]
 Chance = Annotated[Share, Say("a probability, a number from 0 to 1")]
+Volume = Annotated[int, Within(1, 2**40)]  # pixels of all frames of a video
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VideoSpec:
+    """Size of the frames of videos, for models that take `ImageSpec.temporal` of them as one patch.
+
+    Batches then have `pixel_values_videos` and `video_grid_thw`, int64 [videos, 3]: patches along
+    time, down and across. An odd number of frames repeats the last one. Without a `VideoSpec` each
+    frame is an image of its own.
+
+    Attributes:
+        min_pixels, max_pixels: least and most pixels after resizing, of what `limits` says. The
+            defaults are those of Qwen2-VL.
+        limits: of each "frame" alone, as for Qwen2-VL, or of all frames of a "video" together, as
+            for Qwen3-VL: the more frames, the smaller each.
+        tokens_per_second: positions of tokens along time advance by so many a second, as for
+            Qwen2.5-VL, and batches have `second_per_grid_ts`, the seconds of a patch. None counts
+            the patches.
+
+    Raises:
+        PlanError: a value is impossible.
+
+    Examples:
+        >>> video = datapipe.VideoSpec(min_pixels=4096, max_pixels=2**20, limits="video")
+        >>> datapipe.ImageSpec(resize="native", temporal=2, video=video).video.max_pixels
+        1048576
+    """
+
+    min_pixels: Volume = 128 * 28 * 28
+    max_pixels: Volume = 768 * 28 * 28
+    limits: Literal["frame", "video"] = "frame"
+    tokens_per_second: Above | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError, "video {}".format)
+        if self.min_pixels > self.max_pixels:
+            raise PlanError(
+                f"video min_pixels={self.min_pixels:,} is above max_pixels={self.max_pixels:,}; "
+                "give a range, both ends of it"
+            )
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

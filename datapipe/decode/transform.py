@@ -9,8 +9,7 @@ from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.forms.padded import PaddedTransform
 from datapipe.decode.forms.tiles import AnyresTransform, ScaledTilesTransform, TilesTransform
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Draw, Placement
 
 __all__ = ["Draw", "ImageTransform", "Placement", "form_of", "make_transform"]
 

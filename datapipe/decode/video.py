@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from PIL import Image
@@ -88,12 +88,8 @@ def parse_video_frames(text: str, **options: Any) -> VideoOptions:
     return VideoOptions(**options)
 
 
-class _End(NamedTuple):
-    """End of a video, in ticks."""
-
-    last: int  # when its last frame begins
-    lasts: int  # how long that is shown
-
+_End = tuple[int, int]
+"""When the last frame of a video begins, and how long that is shown, in ticks."""
 
 _Frame = tuple[int, Any]
 """A decoded frame, behind the tick at which it begins."""
@@ -140,15 +136,15 @@ class VideoReader:
             self._converter: Any = _av().video.reformatter.VideoReformatter()
             self._open()
             self._first = 0 if self._counted else self._stream.start_time or 0
-            end = self._find_end()
+            last, lasts = self._find_end()
             self._read = 0
             self._start()
         self._first = self._shown[0]
-        last = max(end.last - self._first, 0)
+        last = max(last - self._first, 0)
         number = options.choose(float(last * self._tick))
         self._ticks = [last * n // max(number - 1, 1) for n in range(number)]
         self.times = tuple(float(tick * self._tick) for tick in self._ticks)
-        self.duration = float((last + end.lasts) * self._tick)
+        self.duration = float((last + lasts) * self._tick)
         self.fps = float(self._rate)
 
     def close(self) -> None:
@@ -295,20 +291,18 @@ class VideoReader:
 
     def _find_end(self) -> _End:
         """Find the last frame, by the packets behind the last key frame where an index has it."""
-        stream = self._stream
         end = None
         self._delay = 0
         if self._seeks:
-            head = next((p for p in self._container.demux(stream) if p.size), None)
+            head = next((p for p in self._container.demux(self._stream) if p.size), None)
             if head is not None and None not in (head.pts, head.dts):
                 self._delay = max(head.pts - head.dts, 0)
             # Far behind any end: the index has the last key frame.
-            self._container.seek(1 << 40, stream=stream)
+            self._container.seek(1 << 40, stream=self._stream)
             end = self._scan()
-        if end is None:
-            if self._seeks:
+            if end is None:
                 self._open()
-            end = self._scan()
+        end = end or self._scan()
         if end is None:
             raise self._broken("it holds no frames")
         if self._seeks:
@@ -332,10 +326,10 @@ class VideoReader:
                 continue
             self._packet(packet)
             at, number = number if self._counted else at, number + 1
-            if found is None or at >= found.last:
+            if found is None or at >= found[0]:
                 lasts = 0 if self._counted else packet.duration
-                found = _End(at, lasts or self._frame_ticks)
-            self._read = found.last - self._first
+                found = at, lasts or self._frame_ticks
+            self._read = found[0] - self._first
         if found is not None:
             self._check_whole(found, ends)
         return found
@@ -343,7 +337,7 @@ class VideoReader:
     def _check_whole(self, end: _End, ends: Fraction) -> None:
         """Refuse a file that ends earlier than it says."""
         stream, container = self._stream, self._container
-        seen = (end.last + end.lasts) * self._tick
+        seen = sum(end) * self._tick
         if stream.duration:
             said = ((stream.start_time or 0) + stream.duration) * Fraction(stream.time_base)
         else:

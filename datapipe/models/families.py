@@ -9,14 +9,11 @@ from datapipe.declared import Say, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
-from datapipe.models.gemma3 import gemma3
-from datapipe.models.gemma4 import gemma4
-from datapipe.models.glm4v import glm4v
-from datapipe.models.idefics3 import idefics3
-from datapipe.models.internvl import internvl
+from datapipe.models.gemma import gemma3, gemma4
 from datapipe.models.llava import llava, llava_next, llava_onevision
+from datapipe.models.native import glm4v, qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.models.pixtral import lighton_ocr, pixtral
-from datapipe.models.qwen_vl import qwen2_5_vl, qwen2_vl, qwen3_vl
+from datapipe.models.tiles import idefics3, internvl
 from datapipe.text.spec import TextSpec, take_object
 
 Model = Annotated[

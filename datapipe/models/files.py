@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from datapipe.errors import PlanError
 from datapipe.text.spec import TextSpec
 from datapipe.text.vocabulary import read_json
 
-_CONFIG = "config.json"
 _PROCESSOR = "processor_config.json"
 _IMAGES = "preprocessor_config.json"
-_VIDEOS = "video_preprocessor_config.json"
 _TOKENIZER = "tokenizer.json"
 
 # Of Pillow's `Resampling`, which the files name by number.
@@ -87,35 +84,29 @@ def _from_folder(folder: Path) -> ModelFiles:
             "download`, and give their folder"
         )
         raise PlanError(f"model {str(folder)!r} is not a folder; {remedy}")
-    config = read_json(folder / _CONFIG) or {}
+    config = read_json(folder / "config.json") or {}
     processor = read_json(folder / _PROCESSOR) or {}
     # Newer versions of transformers write the image processor into the processor's file.
     images = processor.get("image_processor") or read_json(folder / _IMAGES)
-    missing = [
-        name
-        for name, found in (
-            (f"{_IMAGES} or {_PROCESSOR} with an image processor", isinstance(images, dict)),
-            (_TOKENIZER, (folder / _TOKENIZER).is_file()),
-        )
-        if not found
-    ]
+    missing = [] if (folder / _TOKENIZER).is_file() else [_TOKENIZER]
+    if not isinstance(images, dict):
+        missing.insert(0, f"{_IMAGES} or {_PROCESSOR} with an image processor")
     if missing:
         raise PlanError(
             f"{folder} has no {' and no '.join(missing)}; give the folder of a vision-language "
             "model as save_pretrained of its model and its processor writes it"
         )
     assert isinstance(images, dict)
-    named = (processor.get("processor_class"), images.get("processor_class"))
     return ModelFiles(
         name=str(folder),
         model_type=config.get("model_type"),
-        processor_class=next((name for name in named if name), None),
+        processor_class=processor.get("processor_class") or images.get("processor_class") or None,
         config=config,
         processor=processor,
         images=images,
         # As transformers looks for them.
         videos=processor.get("video_processor")
-        or read_json(folder / _VIDEOS)
+        or read_json(folder / "video_preprocessor_config.json")
         or read_json(folder / _IMAGES)
         or {},
         tokenizer=folder,
@@ -179,17 +170,3 @@ def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
     if not isinstance(size, int):
         raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
     return size, size
-
-
-def merge_of_tiles(
-    checkpoint: ModelFiles, tile: int, patches: Sequence[int], tokens: int
-) -> tuple[int, int]:
-    """Return patch and merge with which a square tile has so many tokens; PlanError if none do."""
-    for patch in patches:
-        merge = max(1, tile // patch // max(isqrt(tokens), 1))
-        if (tile // patch // merge) ** 2 == tokens:
-            return patch, merge
-    told = " or ".join(map(str, patches))
-    raise checkpoint.refuse(
-        f"a tile of {tile} x {tile} pixels in patches of {told} does not have {tokens} tokens"
-    )

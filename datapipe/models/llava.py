@@ -11,14 +11,12 @@ import re
 from math import isqrt
 from typing import Any
 
-from datapipe.decode.presets import NORMALIZATIONS
+from datapipe.decode.presets import NORMALIZATIONS, PRESETS
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options, side_of
 from datapipe.text.spec import TextSpec
 
-# Canvases of `LlavaNextImageProcessor`, where none are written down.
-_GRIDS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
-# Likewise of `LlavaOnevisionImageProcessor`.
+# Sides of the canvases of `LlavaOnevisionImageProcessor`, where none are written down.
 _SIDES = range(384, 2305, 384)
 
 
@@ -59,7 +57,7 @@ def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     patch, more = _patch(files)
     if more:
         raise files.refuse(f"an image has {more} tokens beside those of its patches and rows")
-    grids = files.images.get("image_grid_pinpoints") or _GRIDS
+    grids = files.images.get("image_grid_pinpoints") or PRESETS["llava-next"]["grids"]
     image = ImageSpec(
         resize="tiles",
         size=side_of(files, "size", 224)[0],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.models.files import ModelFiles, pixel_options
-from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
 

@@ -17,13 +17,7 @@ from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all, mark_contexts
-from datapipe.text.other_media import (
-    VIDEO_PARTS,
-    check_fields,
-    check_marks,
-    check_turn,
-    media_part,
-)
+from datapipe.text.other_media import VIDEO_PARTS, check_fields, check_marks, check_turn, media_part
 from datapipe.text.videos import VIDEO_PLACE, has_videos, mark_videos
 
 TURN_FIELDS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "texts")

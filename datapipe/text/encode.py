@@ -13,23 +13,16 @@ from tokenizers import Encoding, Tokenizer
 
 from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError, PlanError
+from datapipe.text import messages
 from datapipe.text.guard import ReservedTokens, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
-from datapipe.text.messages import (
-    Piece,
-    RenderedTurn,
-    SampleText,
-    read_caption,
-    read_pair_turns,
-    read_prompt_turns,
-    read_turns,
-)
+from datapipe.text.markup import Shown, frames_at, patch_end
+from datapipe.text.messages import Piece, RenderedTurn, SampleText
 from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_image
 from datapipe.text.spec import TextSpec
 from datapipe.text.template import ChatTemplate, Kind, Message, Span
-from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
-from datapipe.text.video_markup import Shown, frames_at, patch_end
+from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, image_mark
 from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
@@ -115,13 +108,11 @@ class TextEncoder:
                 self._begin = vocabulary.begin
             self._layout = find_layout(
                 template,
-                copies=spec.template in SOURCES,
+                spec,
                 guard=self._guard,
                 image_token=self.image_token,
                 mark=mark,
-                video=None if self._video is None else (self._video, video_token or ""),
-                system=spec.system,
-                prompts=spec.prompts,
+                video=self._video,
             )
             self._check_special_tokens(self._layout)
             bos = names.get("bos_token")
@@ -156,10 +147,9 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
         """Encode samples, or say why not; `PlanError` for images without a token to stand for."""
-        rendered = [text for sample in texts for text in self._render(sample)]
+        encoded = self._encode([text for sample in texts for text in self._render(sample)])
         if not self.spec.pairs:
-            return self._encode(rendered, texts)
-        encoded = self._encode(rendered, [sample for sample in texts for _ in range(2)])
+            return encoded
         return list(map(self._pair, encoded[::2], encoded[1::2]))
 
     def _pair(
@@ -183,14 +173,12 @@ class TextEncoder:
             )
         return replace(chosen, rejected=rejected)
 
-    def _encode(
-        self, rendered: Sequence[Rendered | DecodeError], texts: Sequence[SampleText]
-    ) -> list[EncodedText | DecodeError]:
-        written = [text.write() for text in rendered if isinstance(text, Rendered)]
+    def _encode(self, texts: Sequence[Rendered | DecodeError]) -> list[EncodedText | DecodeError]:
+        written = [text.write() for text in texts if isinstance(text, Rendered)]
         encodings = iter(_encode(self._tokenizer, [text for text, _ in written]))
-        every_label = iter([labels for _, labels in written])
+        every_label = (labels for _, labels in written)
         results: list[EncodedText | DecodeError] = []
-        for sample, text in zip(texts, rendered, strict=True):
+        for text in texts:
             if isinstance(text, DecodeError):
                 results.append(text)
                 continue
@@ -198,23 +186,22 @@ class TextEncoder:
             if isinstance(encoding, DecodeError):
                 results.append(encoding)
                 continue
-            ids = np.array(encoding.ids, np.int32)
-            found = self._finish(text, sample, ids, encoding, labels)
-            results.append(self._encode_apart(text, sample) if found is None else found)
+            found = self._finish(text, np.array(encoding.ids, np.int32), encoding, labels)
+            results.append(self._encode_apart(text) if found is None else found)
         return results
 
     def messages(self, sample: SampleText) -> list[Message]:
         """Return the conversation of a sample as the chat template takes it, or `DecodeError`."""
         assert self._layout is not None, "template='caption' takes no messages"
-        return self._layout.messages(self._turns(sample, self._layout)[0], "none")
+        return self._layout.messages(self._turns(sample, self._layout)[0])
 
     def _turns(self, sample: SampleText, layout: TurnLayout) -> Sequence[list[RenderedTurn]]:
         """Return the turns of a sample; of a pair with its chosen and with its rejected answer."""
         system = self.spec.system
         newline = layout.newline
         if self.spec.pairs:
-            return read_pair_turns(sample, system=system, newline=newline)
-        read = read_prompt_turns if self.spec.prompts else read_turns
+            return messages.read_pair_turns(sample, system=system, newline=newline)
+        read = messages.read_prompt_turns if self.spec.prompts else messages.read_turns
         return [read(sample, system=system, newline=newline)]
 
     def ids(self, text: str) -> list[int]:
@@ -256,23 +243,24 @@ class TextEncoder:
         layout, spec = self._layout, self.spec
         try:
             if layout is None:
-                pieces = read_caption(sample)
+                pieces = messages.read_caption(sample)
                 rendered = caption_layout(pieces, self._mark, self._video)
-                return [self._with_videos(rendered, pieces)]
+                return [self._with_media(rendered, pieces, sample.images)]
             return [
-                self._with_videos(
+                self._with_media(
                     layout.render(turns, prompt=spec.prompts),
                     [piece for turn in turns for piece in turn.pieces],
+                    sample.images,
                 )
                 for turns in self._turns(sample, layout)
             ]
         except DecodeError as error:
             return [error] * (1 + spec.pairs)
 
-    def _with_videos(self, rendered: Rendered, pieces: Sequence[Piece]) -> Rendered:
+    def _with_media(self, rendered: Rendered, pieces: Sequence[Piece], images: int) -> Rendered:
         media = [piece for piece in pieces if not isinstance(piece, str)]
         if self._markup is None or not any(media):
-            return rendered
+            return replace(rendered, shown=(Shown(1),) * images)
         if self.video_id is None:
             raise PlanError(
                 f"a sample has a video, and {self._markup.token!r} is not in the vocabulary; add "
@@ -280,24 +268,24 @@ class TextEncoder:
             )
         return rendered.with_videos(media, self._markup)
 
-    def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
+    def _encode_apart(self, rendered: Rendered) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""
         try:
             for _, text in rendered.pieces:
                 check_spelling(text)
         except DecodeError as error:
             return error
-        tokenizer, meaning = self._guard.apart()
+        tokenizer, meaning = self._guard.apart
         text, labels = rendered.write(self._guard.spell)
         (encoding,) = _encode(tokenizer, [text])
         if isinstance(encoding, DecodeError):
             return encoding
         ids = meaning[np.array(encoding.ids, np.int64)]
-        result = self._finish(rendered, sample, ids, encoding, labels)
+        result = self._finish(rendered, ids, encoding, labels)
         if result is not None:
             return result
         images = np.count_nonzero((ids == self.image_id) | (ids == self.video_id))
-        if images != (meant := len(rendered.shown) or sample.images):
+        if images != (meant := len(rendered.shown)):
             return DecodeError(
                 f"the template wrote {images} images, the sample has {meant}; it leaves out or "
                 "repeats images of some roles"
@@ -305,12 +293,7 @@ class TextEncoder:
         return DecodeError("the tokenizer does not find the special tokens that the template wrote")
 
     def _finish(
-        self,
-        rendered: Rendered,
-        sample: SampleText,
-        ids: Int32,
-        encoding: Encoding,
-        labels: list[Span],
+        self, rendered: Rendered, ids: Int32, encoding: Encoding, labels: list[Span]
     ) -> EncodedText | DecodeError | None:
         """Return tokens without images; None where special tokens are not those that are meant."""
         images = np.flatnonzero((ids == self.image_id) | (ids == self.video_id))
@@ -319,8 +302,7 @@ class TextEncoder:
             for kind, text in rendered.pieces
             if kind in (Kind.TEMPLATE, Kind.IMAGE)
         )
-        shown = rendered.shown or (Shown(1),) * sample.images
-        visual = [self.video_id if each.is_video else self.image_id for each in shown]
+        visual = [self.video_id if each.is_video else self.image_id for each in rendered.shown]
         if ids[images].tolist() != visual or meant != np.count_nonzero(self._guard.is_special[ids]):
             return None
         trained = np.zeros(len(ids), np.bool_)
@@ -336,8 +318,8 @@ class TextEncoder:
             keep[images] = False
             ids, trained = ids[keep], trained[keep]
             images = images - np.arange(len(images))
-            if rendered.shown:
-                images = frames_at(images, shown, self.ids)
+            if self.video_id in visual:
+                images = frames_at(images, rendered.shown, self.ids)
         if self._begin or self._end:
             begin, end = len(self._begin), len(self._end)
             ids = np.concatenate([self._begin, ids, self._end]).astype(np.int32)

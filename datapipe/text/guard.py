@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from threading import Lock
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from datapipe.text.vocabulary import Vocabulary
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _RESERVED = re.compile(f"[{_OPEN}{_CLOSE}]")
 
+_KEPT = ("single_word", "lstrip", "rstrip", "normalized")  # properties of an added token
 _CACHED = 4096  # pieces of templates; a template has some ten that do not vary
 
 
@@ -61,8 +61,6 @@ class ReservedTokens:
             self.is_special[number] = content not in self._uncounted
         self.count = lru_cache(_CACHED)(self._count)
         """Function that counts the guarded and counted tokens of a template's text."""
-        self._lock = Lock()
-        self._apart: tuple[Tokenizer, Int32] | None = None
 
     def id(self, token: str) -> int:
         """Return the id of a guarded token."""
@@ -77,21 +75,12 @@ class ReservedTokens:
         """Return a template's text with other spellings of guarded tokens, for `apart`."""
         return self._every.sub(lambda found: self._alias.get(found[0], found[0]), text)
 
+    @cached_property
     def apart(self) -> tuple[Tokenizer, Int32]:
-        """Return a tokenizer that knows guarded tokens by other spellings, and its ids' meanings.
+        """A tokenizer that knows guarded tokens by other spellings, and its ids' meanings.
 
         The meanings are int32 [its size], ids of the vocabulary.
         """
-        with self._lock:
-            if self._apart is None:
-                self._apart = self._make_apart()
-            return self._apart
-
-    def _count(self, text: str) -> int:
-        found = self._every.findall(text)
-        return sum(token in self._added and token not in self._uncounted for token in found)
-
-    def _make_apart(self) -> tuple[Tokenizer, Int32]:
         spec = dict(self._vocabulary.model)
         spec["added_tokens"] = [
             token for token in spec["added_tokens"] if token["content"] not in self._added
@@ -99,19 +88,11 @@ class ReservedTokens:
         spec["post_processor"] = None
         spec["model"] = _rename(spec["model"], self._alias)
         tokenizer = Tokenizer.from_str(json.dumps(spec))
-        tokenizer.add_tokens(
-            [
-                AddedToken(
-                    self._alias[content],
-                    single_word=token.single_word,
-                    lstrip=token.lstrip,
-                    rstrip=token.rstrip,
-                    normalized=token.normalized,
-                    special=False,
-                )
-                for content, (_, token) in self._added.items()
-            ]
-        )
+        tokens = [
+            AddedToken(self._alias[name], special=False, **{p: getattr(token, p) for p in _KEPT})
+            for name, (_, token) in self._added.items()
+        ]
+        tokenizer.add_tokens(tokens)
         # Added tokens get new ids when a tokenizer is read, so they are matched by name.
         own = {alias: content for content, alias in self._alias.items()}
         ids = self._vocabulary.tokenizer.get_vocab()
@@ -120,6 +101,10 @@ class ReservedTokens:
         for content, number in theirs.items():
             meaning[number] = ids.get(own.get(content, content), -1)
         return tokenizer, meaning
+
+    def _count(self, text: str) -> int:
+        found = self._every.findall(text)
+        return sum(token in self._added and token not in self._uncounted for token in found)
 
 
 def check_spelling(text: str) -> None:
@@ -169,10 +154,9 @@ def _rename(model: Mapping[str, Any], alias: Mapping[str, str]) -> dict[str, Any
     elif isinstance(vocab, list):
         renamed["vocab"] = [[alias.get(piece, piece), score] for piece, score in vocab]
     if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
         renamed["merges"] = [
-            merge
-            for merge in model["merges"]
-            if alias.keys().isdisjoint(_merged(merge, model.get("continuing_subword_prefix") or ""))
+            merge for merge in model["merges"] if alias.keys().isdisjoint(_merged(merge, prefix))
         ]
     unknown = model.get("unk_token")
     if unknown is not None:

@@ -66,7 +66,13 @@ def mark_all(texts: Sequence[str], images: int | None) -> list[str]:
         >>> mark_all(["<|vision_start|><|image_pad|><|vision_end|>What?", "A cat."], images=1)
         ['<image>What?', 'A cat.']
     """
-    check_order(texts)
+    numbers = numbers_in(texts)
+    start = 1 if numbers and numbers[0] else 0
+    if numbers != list(range(start, start + len(numbers))):
+        raise DecodeError(
+            f"the text names its images as {', '.join(map(str, numbers))}; each must appear once, "
+            "in the order of the images"
+        )
     marked = [mark_places(text) for text in texts]
     if images and not any(IMAGE_PLACE in text for text in marked):
         return [_TOKENS.sub(IMAGE_PLACE, text) if "<|" in text else text for text in marked]
@@ -95,13 +101,3 @@ def numbers_in(texts: Iterable[str]) -> list[int]:
         for found in _PLACES.finditer(text)
         if found["number"] or found["phi"]
     ]
-
-
-def check_order(texts: Iterable[str]) -> None:
-    """Raise `DecodeError` for numbered places, such as `<image_2>`, not once each and in order."""
-    numbers = numbers_in(texts)
-    if numbers and numbers != list(range(numbers[0] and 1, len(numbers) + (numbers[0] and 1))):
-        raise DecodeError(
-            f"the text names its images as {', '.join(map(str, numbers))}; each must appear once, "
-            "in the order of the images"
-        )

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from datapipe.errors import DecodeError
+from datapipe.text.markup import Shown, VideoMarkup, write_video
 from datapipe.text.messages import Medium, RenderedTurn, as_frames, as_text
 from datapipe.text.messages import Piece as TurnPiece
-from datapipe.text.template import (
-    ANSWER,
-    CONTENT,
-    CONTENT_END,
-    IMAGE,
-    IMAGE_END,
-    ChatTemplate,
-    Kind,
-    Message,
-    Parsed,
-    Piece,
-    Span,
-    parse_marks,
-)
-from datapipe.text.video_markup import Shown, VideoMarkup, write_video
+from datapipe.text.template import ANSWER, ChatTemplate, Kind, Message, Parsed, Piece, Span
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -46,7 +34,7 @@ class Rendered:
     # Labels end where answers do, even if transformers' assistant mask, which goes by the
     # template's own `{% generation %}` blocks, would end a token away
     exact: bool
-    shown: tuple[Shown, ...] = ()  # what its tokens stand for; empty for an image each
+    shown: tuple[Shown, ...] = ()  # what each token of an image or a video stands for
 
     def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
         """Return the text with what the model expects for each of its videos.
@@ -57,10 +45,12 @@ class Rendered:
             ("", [Shown(1)]) if each is None else write_video(markup, each.times) for each in media
         ]
         videos = (text for text, _ in written if text)
-        pieces = [
+        token = re.escape(markup.token)
+        pieces: list[Piece] = [
             (kind, text)
-            if kind in (Kind.CONTENT, Kind.ANSWER) or markup.token not in text
-            else (kind, _replaced(text, markup.token, videos))
+            if kind in (Kind.CONTENT, Kind.ANSWER)
+            # As far as there are videos.
+            else (kind, re.sub(token, lambda found: next(videos, found[0]), text))
             for kind, text in self.pieces
         ]
         shown = tuple(each for _, tokens in written for each in tokens)
@@ -82,17 +72,17 @@ class TurnLayout:
 
     template: ChatTemplate
     copies: bool  # the template is known to copy contents as they are, so that needs no check
-    parts: bool  # contents are lists of parts, else strings
-    writes_images: bool  # the template writes the images among the parts itself
+    find: Callable[[str], str | None]  # returns the first token in a text that means something
     mark: str  # how an image is written
-    placeholder: str | None  # what the template writes for an image, if `mark` has to replace it
+    placeholder: str | None = None  # what the template writes for an image, to put `mark` there
     video: str | None  # how a video is written; None writes an image for each of its frames
-    writes_videos: bool  # the template writes the videos among the parts itself
+    parts: bool = False  # contents are lists of parts, else strings
+    writes_images: bool = False  # the template writes the images among the parts itself
+    writes_videos: bool = False  # the template writes the videos among the parts itself
     ends_line: bool  # an image is followed by a newline that the template or the mark writes
     # what follows the assistant's text: `media` that the content ends in, and the `end`, which is
-    # learnt with it
-    turn_end: re.Pattern[str]
-    find: Callable[[str], str | None]  # returns the first token in a text that means something
+    # learnt with it; nothing by default
+    turn_end: re.Pattern[str] = re.compile("(?!)")
 
     @property
     def newline(self) -> bool:
@@ -105,12 +95,11 @@ class TurnLayout:
         Raises `DecodeError` if the template refuses it, or rewrites it beyond recognition.
         """
         if self.copies:
-            marked = self.template.render(self.messages(turns, "whole"), prompt=prompt, marked=True)
-            parsed = parse_marks(marked)
+            parsed = self.parse(turns, "whole", prompt=prompt)
             assert parsed is not None
         else:
-            rendered = self.template.render(self.messages(turns, "none"), prompt=prompt)
-            parsed = self._parse(turns, rendered, prompt)
+            rendered = self.write(turns, prompt=prompt)
+            parsed = self._parse_copied(turns, rendered, prompt)
             if parsed is None:
                 return self._render_rewritten(turns, rendered, prompt)
         pieces = parsed.pieces
@@ -133,53 +122,56 @@ class TurnLayout:
             ]
         return Rendered(pieces, labels, not self.template.marks_generation)
 
-    def messages(self, turns: Iterable[RenderedTurn], marks: Marks) -> list[Message]:
+    def write(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> str:
+        """Return what the template writes for turns, and the beginning of an answer if `prompt`."""
+        return self.template.render(self.messages(turns), prompt=prompt)
+
+    def parse(
+        self, turns: Sequence[RenderedTurn], marks: Marks, *, prompt: bool = False
+    ) -> Parsed | None:
+        """Return the same in pieces by their `marks`; None where the template tears those apart."""
+        return self.template.parse(self.messages(turns, marks), prompt=prompt)
+
+    def messages(self, turns: Iterable[RenderedTurn], marks: Marks = "none") -> list[Message]:
         """Return turns as the template takes them."""
         return [{"role": turn.role, "content": self._content(turn, marks)} for turn in turns]
 
     def _content(self, turn: RenderedTurn, marks: Marks) -> str | list[Message]:
-        begin = ANSWER if turn.trained else CONTENT
+        author = Kind.ANSWER if turn.trained else Kind.CONTENT
         parts: list[Message] = []
-        texts: list[str] = []
         after_image = False
         pieces = turn.pieces if self.video else as_frames(turn.pieces, self.newline)
         for piece in pieces or [""]:
-            if not isinstance(piece, str):
-                kind, mark, writes = "image", self.mark, self.writes_images
-                if piece is not None and self.video:
-                    kind, mark, writes = "video", self.video, self.writes_videos
-                if writes:
-                    if texts:
-                        parts.append({"type": "text", "text": "".join(texts)})
-                        texts = []
-                    parts.append({"type": kind})
-                else:
-                    texts.append(mark if marks == "none" else f"{IMAGE}{mark}{IMAGE_END}")
-            else:
+            if isinstance(piece, str):
                 if after_image and self.ends_line and piece.startswith("\n"):
                     piece = piece[1:]
                     if not piece:
                         continue
-                texts.append(piece if marks == "none" else _marked(piece, begin, marks))
+                part = {"type": "text", "text": _marked(piece, author, marks)}
+            else:
+                kind, mark, writes = "image", self.mark, self.writes_images
+                if piece is not None and self.video:
+                    kind, mark, writes = "video", self.video, self.writes_videos
+                marked = mark if marks == "none" else Kind.IMAGE.mark(mark)
+                part = {"type": kind} if writes else {"type": "text", "text": marked}
             after_image = piece is None
-        text = "".join(texts)
-        if not self.parts:
-            return text
-        if texts:
-            parts.append({"type": "text", "text": text})
-        return parts
+            if parts and part["type"] == parts[-1]["type"] == "text":
+                parts[-1]["text"] += part["text"]
+            else:
+                parts.append(part)
+        return parts if self.parts else "".join(part["text"] for part in parts)
 
-    def _parse(self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool) -> Parsed | None:
+    def _parse_copied(
+        self, turns: Sequence[RenderedTurn], rendered: str, prompt: bool
+    ) -> Parsed | None:
         """Return the pieces of `rendered`; None where the template rewrites contents."""
         styles: tuple[Marks, ...] = ("whole", "inner")
         for marks in styles:
-            try:
-                messages = self.messages(turns, marks)
-                parsed = parse_marks(self.template.render(messages, prompt=prompt, marked=True))
-            except DecodeError:
-                continue  # the template looks into contents, and took offence at a mark
-            if parsed is not None and parsed.text == rendered:
-                return parsed
+            # A template that looks into contents may take offence at a mark.
+            with suppress(DecodeError):
+                parsed = self.parse(turns, marks, prompt=prompt)
+                if parsed is not None and parsed.text == rendered:
+                    return parsed
         return None
 
     def _render_rewritten(
@@ -190,8 +182,7 @@ class TurnLayout:
         The authors of its pieces are unknown, so contents must not spell special tokens.
         """
         for turn in turns:
-            token = self.find(as_text(turn.pieces))
-            if token is not None:
+            if (token := self.find(as_text(turn.pieces))) is not None:
                 raise DecodeError(
                     f"the text spells the token {token!r}, and the chat template rewrites this "
                     "conversation, so it cannot be told from the template's own"
@@ -203,8 +194,7 @@ class TurnLayout:
         ]
         if not self.template.marks_generation:
             return self._rendered(*_cut_out(rendered, answers))
-        marked = self.template.render(self.messages(turns, "none"), prompt=prompt, marked=True)
-        parsed = parse_marks(marked)
+        parsed = self.parse(turns, "none", prompt=prompt)
         if parsed is None or parsed.text != rendered:
             raise DecodeError(
                 "the chat template's {% generation %} blocks overlap, or it changes their text"
@@ -227,16 +217,13 @@ class TurnLayout:
         it writes around the answer. None where nothing is left of the answer; `DecodeError` if it
         cannot be found.
         """
-        marked = self.messages(_with_answer(turns, number, ANSWER), "none")
-        pieces = self.template.render(marked).split(ANSWER)
+        pieces = self.write(_with_answer(turns, number, ANSWER)).split(ANSWER)
         before, after = pieces[0], pieces[-1]
         if len(pieces) == 1 or not rendered.endswith(after):
             raise DecodeError(_NOT_FOUND)
         start, stop = len(before), len(rendered) - len(after)
         if not rendered.startswith(before):
-            if rendered == self.template.render(
-                self.messages(_with_answer(turns, number, ""), "none")
-            ):
+            if rendered == self.write(_with_answer(turns, number, "")):
                 return None
             start = self._find_start(turns, number, rendered, _common(before, rendered))
         if not rendered[start:stop].strip():
@@ -256,8 +243,7 @@ class TurnLayout:
             return common  # the blocks say it exactly
         done = ""
         if number:
-            earlier = self.messages(turns[:number], "none")
-            done, prompt = self.template.render(earlier), self.template.render(earlier, prompt=True)
+            done, prompt = self.write(turns[:number]), self.write(turns[:number], prompt=True)
             if rendered.startswith(prompt) and prompt != done:
                 return len(prompt)
         tag = _FIRST_TAG.match(as_text(turns[number].pieces))
@@ -280,12 +266,6 @@ def caption_layout(pieces: Sequence[TurnPiece], mark: str, video: str | None) ->
             written.append((Kind.IMAGE, mark if piece is None or video is None else video))
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
-
-
-def _replaced(text: str, token: str, by: Iterator[str]) -> str:
-    """Return a text with each token replaced by the next text, as far as there are some."""
-    first, *rest = text.split(token)
-    return first + "".join(next(by, token) + part for part in rest)
 
 
 def _common(first: str, second: str) -> int:
@@ -320,14 +300,11 @@ def _cut_out(text: str, answers: Sequence[Span]) -> tuple[list[Piece], list[Span
     return pieces, labels
 
 
-def _marked(text: str, begin: str, marks: Marks) -> str:
-    if marks == "whole":
-        return f"{begin}{text}{CONTENT_END}"
+def _marked(text: str, author: Kind, marks: Marks) -> str:
+    if marks != "inner":
+        return text if marks == "none" else author.mark(text)
     core = text.strip()
-    if not core:
-        return text
-    start = text.index(core)
-    return f"{text[:start]}{begin}{core}{CONTENT_END}{text[start + len(core) :]}"
+    return text.replace(core, author.mark(core), 1) if core else text
 
 
 def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece], list[Span]]:

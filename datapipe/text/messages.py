@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
+from datapipe.text import preference
 from datapipe.text.conversation import conversation, has_words, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
-from datapipe.text.preference import (
-    ends_with_answer,
-    has_answers,
-    pair_records,
-    pair_text,
-    prompt_record,
-)
 from datapipe.text.sample_text import raw_text
 from datapipe.text.videos import VIDEO_PLACE, Video, mark_videos, read_videos
 
@@ -102,9 +97,9 @@ def as_text(pieces: Iterable[Piece]) -> str:
 def is_pair(sample: SampleText) -> bool:
     """Return whether a sample is a preference pair, and has no other text that is learnt."""
     record = sample.record
-    if sample.caption is not None or not has_answers(record) or ends_with_answer(record):
+    if sample.caption is not None or not preference.has_answers(record):
         return False
-    text = pair_text(record)
+    text = "" if preference.ends_with_answer(record) else preference.pair_text(record)
     return bool(text) and (_has_turns(record) or raw_text(None, record) == text)
 
 
@@ -116,7 +111,8 @@ def read_pair_turns(
     Only the answers are trained. Arguments and errors are those of `read_turns`, but that the
     sample has to be a pair.
     """
-    records = pair_records(sample.record) if isinstance(sample.record, Mapping) else None
+    is_object = isinstance(sample.record, Mapping)
+    records = preference.pair_records(sample.record) if is_object else None
     if records is None:
         raise DecodeError(
             "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
@@ -138,7 +134,7 @@ def read_prompt_turns(
     something has to be asked.
     """
     if isinstance(sample.record, Mapping):
-        record = prompt_record(sample.record)
+        record = preference.prompt_record(sample.record)
         if _has_turns(record):
             sample = sample._replace(caption=None, record=record)
     if sample.caption is not None or not _has_turns(sample.record):
@@ -213,12 +209,9 @@ def _plain_pieces(sample: SampleText) -> tuple[list[Piece], list[Medium]]:
 def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:
     pieces, leading = _plain_pieces(sample)
     if not leading and sample.images:
-        first = next(
-            (i for i, piece in enumerate(pieces) if isinstance(piece, str) and piece.strip()),
-            len(pieces),
-        )
-        leading = [piece for piece in pieces[:first] if not isinstance(piece, str)]
-        pieces = pieces[first:]
+        first = list(takewhile(lambda p: not (isinstance(p, str) and p.strip()), pieces))
+        leading = [piece for piece in first if not isinstance(piece, str)]
+        pieces = pieces[len(first) :]
         if leading and pieces and isinstance(pieces[0], str):
             pieces[0] = pieces[0].lstrip()
     shown: list[Piece] = []
@@ -282,10 +275,7 @@ def _check_places(marks: Sequence[bool], media: Sequence[Medium]) -> None:
         return
     found, there = (
         f"{each.count(False)} {image} and {each.count(True)} {video}"
-        for each, image, video in (
-            (marks, IMAGE_PLACE, VIDEO_PLACE),
-            (kinds, "images", "videos"),
-        )
+        for each, image, video in ((marks, IMAGE_PLACE, VIDEO_PLACE), (kinds, "images", "videos"))
     )
     if sorted(marks) == sorted(kinds):
         raise DecodeError(

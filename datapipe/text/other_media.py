@@ -91,16 +91,16 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
     `images` is how many its sample has; None if that is not known.
     """
     framed = _VIDEO_FIELDS if has_videos(record) else ()
-    for field in _RECORDING_FIELDS:
-        if field not in framed and (value := record.get(field)) and not is_null(value):
-            raise _refusal(field)
-    for field in sorted(record.keys() & _SOUND_FIELDS):
-        if _holds(record[field]):
-            raise _refusal(field)
+    given = [field for field in _RECORDING_FIELDS if field not in framed and record.get(field)]
+    refused = [field for field in given if not is_null(record[field])]
+    refused += [f for f in sorted(record.keys() & _SOUND_FIELDS) if _holds(record[f])]
     if images == 0:
-        for field in sorted(record.keys() & _SOURCE_FIELDS):
-            if _is_medium(record[field]):
-                raise _refusal(field)
+        refused += [f for f in sorted(record.keys() & _SOURCE_FIELDS) if _is_medium(record[f])]
+    if refused:
+        raise DecodeError(
+            f"record has `{refused[0]}`; only text and images are supported"
+            f"{frames_remedy(refused[0])}"
+        )
 
 
 def check_turn(turn: Mapping[str, Any], number: int, *, videos: bool = False) -> None:
@@ -241,9 +241,3 @@ def is_null(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(item is None for item in value.values())
     return value is None
-
-
-def _refusal(field: str) -> DecodeError:
-    return DecodeError(
-        f"record has `{field}`; only text and images are supported{frames_remedy(field)}"
-    )

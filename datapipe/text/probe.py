@@ -12,8 +12,9 @@ from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import ReservedTokens, one_of
 from datapipe.text.layout import TurnLayout
 from datapipe.text.messages import RenderedTurn
-from datapipe.text.template import ChatTemplate, Kind, parse_marks
-from datapipe.text.templates import IMAGE_TOKENS
+from datapipe.text.spec import TextSpec
+from datapipe.text.template import ChatTemplate, Kind
+from datapipe.text.templates import IMAGE_TOKENS, SOURCES
 from datapipe.text.videos import Video
 
 logger = logging.getLogger(__name__)
@@ -27,41 +28,32 @@ _SHOWN_VIDEO = (RenderedTurn("user", [_ASKED, _VIDEO, _MORE]), _SHOWN[1])
 # The repr and the JSON of a list of parts, as templates write it that expect strings.
 _UNREAD = re.compile(f"['\"]{_ASKED}")
 
-_NEVER = re.compile("(?!)")
-
 
 def find_layout(
     template: ChatTemplate,
+    spec: TextSpec,
     *,
-    copies: bool,
     guard: ReservedTokens,
     image_token: str | None,
     mark: tuple[str, str],
-    video: tuple[str, str] | None,
-    system: str | None,
-    prompts: bool,
+    video: str | None,
 ) -> TurnLayout:
-    """Find out how to use a chat template, which `copies` contents as they are if it is ours.
+    """Find out how to use the chat template of `spec`.
 
     `image_token` is None where the vocabulary has none. `mark` is how an image is written where the
     template leaves it to us, and what the template writes instead. `video` is how a video is
-    written, and its token; None where each frame is an image. Raises `PlanError` if the template
-    shows neither strings nor lists of parts, refuses the `system` message that it will be given,
-    writes several image tokens for an image, or, if `prompts`, begins no answer behind a prompt.
+    written; None where each frame is an image. Raises `PlanError` if the template shows neither
+    strings nor lists of parts, refuses the system message that it will be given, writes several
+    image tokens for an image, or begins no answer behind a prompt where samples are prompts.
     """
     written, placeholder = mark
     layout = TurnLayout(
         template=template,
-        copies=copies,
-        parts=False,
-        writes_images=False,
-        mark=written,
-        placeholder=None,
-        video=None if video is None else video[0],
-        writes_videos=False,
-        ends_line=written.endswith("\n"),
-        turn_end=_NEVER,
+        copies=spec.template in SOURCES,
         find=guard.find,
+        mark=written,
+        video=video,
+        ends_line=written.endswith("\n"),
     )
     strings, reason = _shows(layout)
     parts, _ = _shows(replace(layout, parts=True))
@@ -89,24 +81,24 @@ def find_layout(
         )
     else:
         layout = replace(layout, parts=not strings)
-    if video is not None and layout.parts:
-        layout = replace(layout, writes_videos=_writes_videos(layout, video[1]))
-    if system is not None:
-        turns = (RenderedTurn("system", [system]), *_TURNS)
+    if spec.video_markup is not None and layout.parts:
+        layout = replace(layout, writes_videos=_writes_videos(layout, spec.video_markup.token))
+    if spec.system is not None:
         try:
-            layout.template.render(layout.messages(turns, "none"))
+            layout.write([RenderedTurn("system", [spec.system]), *_TURNS])
         except DecodeError as error:
             raise PlanError(
                 f"the chat template takes no system message: {error}; leave system= out"
             ) from error
-    if prompts:
+    if spec.prompts:
         _check_prompt(layout)
-    return replace(layout, turn_end=_find_turn_end(layout, guard))
+    turn_end = _find_turn_end(layout, guard)
+    return layout if turn_end is None else replace(layout, turn_end=turn_end)
 
 
 def asked_and_said(layout: TurnLayout) -> str:
     """Return a short conversation as the template writes it."""
-    return layout.template.render(layout.messages(_TURNS, "none"))
+    return layout.write(_TURNS)
 
 
 def shown_image(layout: TurnLayout | None, mark: str) -> str:
@@ -156,7 +148,7 @@ def _written_image(
     asking = replace(layout, parts=True, writes_images=True)
     try:
         without = asked_and_said(replace(layout, parts=True))
-        text = layout.template.render(asking.messages(_SHOWN, "none"))
+        text = asking.write(_SHOWN)
     except DecodeError:
         return None
     for token in (image_token, placeholder, *IMAGE_TOKENS):
@@ -170,9 +162,8 @@ def _written_image(
 
 def _writes_videos(layout: TurnLayout, token: str) -> bool:
     """Return whether a template writes the token of a video itself, once for each."""
-    asking = replace(layout, writes_videos=True)
     try:
-        text = layout.template.render(asking.messages(_SHOWN_VIDEO, "none"))
+        text = replace(layout, writes_videos=True).write(_SHOWN_VIDEO)
     except DecodeError:
         return False
     return text.count(token) - asked_and_said(layout).count(token) == 1
@@ -180,12 +171,11 @@ def _writes_videos(layout: TurnLayout, token: str) -> bool:
 
 def _check_prompt(layout: TurnLayout) -> None:
     """Raise `PlanError` if a template begins no answer behind a prompt, though it writes a name."""
-    asked = layout.messages(_TURNS[:1], "none")
     with contextlib.suppress(DecodeError):
-        prompt = layout.template.render(asked, prompt=True)
+        prompt = layout.write(_TURNS[:1], prompt=True)
         said = asked_and_said(layout).partition(_SAID)[0]
         ends, begins = (text.rpartition(_ASKED)[2] for text in (prompt, said))
-        if ends.strip() != begins.strip() and prompt == layout.template.render(asked):
+        if ends.strip() != begins.strip() and prompt == layout.write(_TURNS[:1]):
             raise PlanError(
                 f"the chat template writes {begins!r} between a question and its answer, and only "
                 f"{ends!r} behind a prompt; write the rest at its end, between {{% if "
@@ -193,8 +183,11 @@ def _check_prompt(layout: TurnLayout) -> None:
             )
 
 
-def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]:
-    """Return a pattern of what the template writes behind answers, up to a special token."""
+def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str] | None:
+    """Return a pattern of what the template writes behind answers, up to a special token.
+
+    None if it writes none there, or marks itself what is learnt.
+    """
     if layout.template.marks_generation:
         with contextlib.suppress(DecodeError):
             said = layout.render(_TURNS)
@@ -205,7 +198,7 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
                     "{% generation %}, so a model cannot learn from it where to stop; write the "
                     "token that ends a turn inside of that part"
                 )
-        return _NEVER
+        return None
     after = _after_answers(layout, _TURNS)[-1]
     last = _first_token(after, guard)
     if last is None:
@@ -213,7 +206,7 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
             "the chat template writes no special token after what the assistant says, so a model "
             "cannot learn from it where to stop"
         )
-        return _NEVER
+        return None
     ends = {last}
     # An answer that is not the last may end with another token.
     with contextlib.suppress(DecodeError):
@@ -231,7 +224,7 @@ def _after_media(layout: TurnLayout, after: str) -> Iterator[str]:
     for medium in (None, _VIDEO):
         said = RenderedTurn("assistant", [_SAID, medium], True)
         with contextlib.suppress(DecodeError):
-            text = layout.template.render(layout.messages([_TURNS[0], said], "none"))
+            text = layout.write([_TURNS[0], said])
             if text.endswith(after):
                 yield text.rpartition(_SAID)[2].removesuffix(after)
 
@@ -246,7 +239,7 @@ def _after_answers(layout: TurnLayout, turns: Sequence[RenderedTurn]) -> list[st
     """Return what the template writes after each of the assistant's messages, up to the next."""
     parsed = None
     with contextlib.suppress(DecodeError):
-        parsed = parse_marks(layout.template.render(layout.messages(turns, "whole"), marked=True))
+        parsed = layout.parse(turns, "whole")
     if parsed is not None:
         rests: list[str] = []
         for kind, text in parsed.pieces:
@@ -256,4 +249,4 @@ def _after_answers(layout: TurnLayout, turns: Sequence[RenderedTurn]) -> list[st
                 rests[-1] += text
         if rests:
             return rests
-    return layout.template.render(layout.messages(turns, "none")).split(_SAID)[1:]
+    return layout.write(turns).split(_SAID)[1:]

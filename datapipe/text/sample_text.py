@@ -149,16 +149,12 @@ def raw_text(caption: str | None, record: Any) -> str:
 
 def is_question_list(texts: Any) -> bool:
     """Return whether `texts` are questions and answers, as in The Cauldron."""
-    return (
-        isinstance(texts, list)
-        and bool(texts)
-        and all(
-            isinstance(text, Mapping)
-            and isinstance(text.get("user"), str)
-            and isinstance(text.get("assistant"), str)
-            for text in texts
-        )
-    )
+    return isinstance(texts, list) and bool(texts) and all(map(_is_question, texts))
+
+
+def _is_question(text: Any) -> bool:
+    names = ("user", "assistant")
+    return isinstance(text, Mapping) and all(isinstance(text.get(name), str) for name in names)
 
 
 def is_document(texts: Any, images: Any) -> bool:

@@ -12,9 +12,8 @@ from datapipe.array_types import Int64
 from datapipe.declared import Count, Refused, Say, check_fields, take_if, take_options, take_path
 from datapipe.errors import PlanError
 from datapipe.short_repr import short_repr
-from datapipe.text.image_markup import ImageMarkup
+from datapipe.text.markup import ImageMarkup, VideoMarkup
 from datapipe.text.templates import BUILT_IN
-from datapipe.text.video_markup import VideoMarkup
 
 Overlong = Literal["truncate", "drop", "raise"]
 
@@ -50,9 +49,7 @@ ImageTokens = Annotated[
     Say("a number from 1, 'per-tile', 'native', or a function of widths and heights"),
 ]
 Token = Annotated[
-    str,
-    _filled,
-    Say("the token as a string, or None to take a known one from the vocabulary"),
+    str, _filled, Say("the token as a string, or None to take a known one from the vocabulary")
 ]
 
 

@@ -15,20 +15,17 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
-from jinja2 import Environment, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datapipe.errors import DecodeError, PlanError
 
-CONTENT = "\udc01"
 ANSWER = "\udc02"
-CONTENT_END = "\udc03"
-IMAGE = "\udc04"
-IMAGE_END = "\udc05"
-_GENERATION = "\udc06"
-_GENERATION_END = "\udc07"
+"""Mark that begins an answer."""
+
+_GENERATION, _GENERATION_END = "\udc06", "\udc07"
 _MARK = re.compile("([\udc01-\udc07])")
 
 Message = dict[str, Any]
@@ -44,11 +41,21 @@ class Kind(IntEnum):
     IMAGE = 3
     """An image's mark, written by us into a content."""
 
+    def mark(self, text: str) -> str:
+        """Return a text between the marks of this author, which is not the template."""
+        begin, end = _AROUND[self]
+        return f"{begin}{text}{end}"
+
 
 Piece = tuple[Kind, str]
 Span = tuple[int, int]
 
-_BEGINS = {CONTENT: Kind.CONTENT, ANSWER: Kind.ANSWER, IMAGE: Kind.IMAGE}
+_AROUND = {
+    Kind.CONTENT: ("\udc01", "\udc03"),
+    Kind.ANSWER: (ANSWER, "\udc03"),
+    Kind.IMAGE: ("\udc04", "\udc05"),
+}
+_BEGINS = {begin: kind for kind, (begin, _) in _AROUND.items()}
 
 
 class Parsed(NamedTuple):
@@ -59,11 +66,7 @@ class Parsed(NamedTuple):
     text: str  # without marks
 
 
-def parse_marks(marked: str) -> Parsed | None:
-    """Cut a marked text at its marks.
-
-    None where the template has torn pairs of marks apart, as templates do that rewrite contents.
-    """
+def _cut_at_marks(marked: str) -> Parsed | None:
     parts = _MARK.split(marked)
     pieces: list[Piece] = []
     generated: list[Span] = []
@@ -76,9 +79,7 @@ def parse_marks(marked: str) -> Parsed | None:
             break
         if mark in _BEGINS and kind is Kind.TEMPLATE:
             kind = _BEGINS[mark]
-        elif mark in (CONTENT_END, IMAGE_END) and (kind is Kind.IMAGE) == (mark == IMAGE_END):
-            if kind is Kind.TEMPLATE:
-                return None
+        elif kind is not Kind.TEMPLATE and mark == _AROUND[kind][1]:
             kind = Kind.TEMPLATE
         elif mark == _GENERATION and begun < 0:
             begun = len(pieces)
@@ -115,8 +116,8 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, names: Mapping[str, str]) -> None:
-        marking = _environment(_MarkedGeneration)
-        plain = _environment(_PlainGeneration)
+        marking = _environment(_GENERATION, _GENERATION_END)
+        plain = _environment("", "")
         variables = {"tools": None, "documents": None, "add_generation_prompt": False, **names}
         try:
             tree = marking.parse(source)
@@ -135,26 +136,35 @@ class ChatTemplate:
         )
         """True if it marks what the assistant wrote by `{% generation %}`."""
 
-    def render(
-        self, messages: Sequence[Message], *, prompt: bool = False, marked: bool = False
-    ) -> str:
+    def render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         """Return the text of a conversation, and the beginning of an assistant's turn if `prompt`.
 
-        If `marked`, marks are around what the template says that the assistant wrote. Raises
-        `DecodeError` if the template refuses the conversation.
+        Raises `DecodeError` if the template refuses the conversation.
         """
-        template = self._marked if marked else self._plain
-        try:
-            return template.render(messages=messages, add_generation_prompt=prompt)
-        except _ERRORS as error:
-            reason = str(error) or type(error).__name__
-            raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
+        return _render(self._plain, messages, prompt)
+
+    def parse(self, messages: Sequence[Message], *, prompt: bool = False) -> Parsed | None:
+        """Return the same, cut at the marks that its texts have and those of `{% generation %}`.
+
+        None where the template has torn pairs of marks apart, as those do that rewrite contents.
+        """
+        return _cut_at_marks(_render(self._marked, messages, prompt))
 
 
-def _environment(generation: type[Extension]) -> Environment:
+def _render(template: Template, messages: Sequence[Message], prompt: bool) -> str:
+    try:
+        return template.render(messages=messages, add_generation_prompt=prompt)
+    except _ERRORS as error:
+        reason = str(error) or type(error).__name__
+        raise DecodeError(f"the chat template refuses the conversation: {reason}") from error
+
+
+def _environment(begin: str, end: str) -> Environment:
+    """Return an environment that writes these around what templates mark as generated."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
+    environment.extend(generation=(begin, end))
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _TODAY.strftime
@@ -177,7 +187,7 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-class _PlainGeneration(Extension):
+class _Generation(Extension):
     """`{% generation %} ... {% endgeneration %}`, as Hugging Face's templates use it."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own class variable
@@ -188,9 +198,5 @@ class _PlainGeneration(Extension):
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
     def _body(self, caller: Callable[[], str]) -> str:
-        return caller()
-
-
-class _MarkedGeneration(_PlainGeneration):
-    def _body(self, caller: Callable[[], str]) -> str:
-        return f"{_GENERATION}{caller()}{_GENERATION_END}"
+        begin, end = self.environment.generation  # type: ignore[attr-defined]
+        return f"{begin}{caller()}{end}"

@@ -91,10 +91,7 @@ _MARKS = {
         "\n\n<start_of_image><image_soft_token><end_of_image>\n\n",
         "<start_of_image>",
     ),
-    "<image>": (
-        "<fake_token_around_image><global-img><image><fake_token_around_image>",
-        "<image>",
-    ),
+    "<image>": ("<fake_token_around_image><global-img><image><fake_token_around_image>", "<image>"),
     "<|image|>": ("<|begin_of_image|><|image|><|end_of_image|>", "<|image|>"),
 }
 

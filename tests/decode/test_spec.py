@@ -9,9 +9,8 @@ import torch
 import yaml
 
 from datapipe.decode.shrink import ShrinkOptions
-from datapipe.decode.spec import ImageSpec
+from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.decode.transform import make_transform
-from datapipe.decode.video_spec import VideoSpec
 from datapipe.errors import PackError, PlanError
 from tests.case_files import cases
 

@@ -14,9 +14,8 @@ from datapipe.decode.forms.frame import FrameTransform
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import array_of
 from datapipe.decode.resize import resize
-from datapipe.decode.spec import ImageSpec
+from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.decode.transform import Draw, make_transform
-from datapipe.decode.video_spec import VideoSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.tiles import best_grid, scaled_grid, tile_grid
 

@@ -9,7 +9,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -331,8 +330,8 @@ def _decode_on_the_cpu() -> None:
     pipeline: Any = importlib.import_module("datapipe.decode.dali.pipeline")
     build, from_dlpack = pipeline.build, pipeline.from_dlpack
 
-    def build_there(spec: Any, options: Any) -> Any:
-        return build(spec, replace(options, device=torch.device("cpu")))
+    def build_there(spec: Any, device: torch.device, *options: Any) -> Any:
+        return build(spec, torch.device("cpu"), *options)
 
     def from_dlpack_there(batch: Any) -> Tensor:
         return upload(from_dlpack(batch))

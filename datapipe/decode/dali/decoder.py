@@ -13,22 +13,20 @@ import queue
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
+from datapipe.decode.dali.graph import check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
 from datapipe.decode.image import check_image, check_indexed, check_size
 from datapipe.decode.normalize import Values, array_of
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import Draw, make_transform
+from datapipe.decode.transform import Draw, Placement, make_transform
 from datapipe.errors import DecodeError, PlanError
-from datapipe.geometry.placement import Placement
 from datapipe.index.images.header import ImageInfo, probe
 from datapipe.torch_threads import single_threads
 
@@ -37,30 +35,15 @@ _log = logging.getLogger(__name__)
 MOST_PIXELS = 1 << 27  # of images that DALI decodes at once: 400 MB
 
 
-@dataclass(frozen=True)
-class _Image:
-    """Encoded image with what is known of it; see `DaliDecoder.decode`."""
-
-    data: bytes
-    draw: Draw | None
-    size: tuple[int, int] | None
+_Image = tuple[bytes, Draw | None]
+"""An encoded image, and the draw for its crop and mirroring."""
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Images of a batch that are decoded together."""
+_Part = tuple[list[int], Tensor]
+"""Rows of images that are decoded together, and their pixels, [n, 3, height, width]."""
 
-    rows: Sequence[int]  # of the images in the batch
-    pixels: Tensor  # [n, 3, height, width]
-    pending: Sequence[Future[None]] = ()  # work on each row, where the kernels decode
-
-    def finish(self, errors: dict[int, DecodeError]) -> None:
-        """Wait for the work that is pending, and note what fails."""
-        for row, job in zip(self.rows, self.pending, strict=False):
-            try:
-                job.result()
-            except DecodeError as error:
-                errors[row] = error
+_Jobs = dict[int, Future[None]]
+"""Work on rows that has begun."""
 
 
 class DaliDecoder:
@@ -93,13 +76,11 @@ class DaliDecoder:
         self.check = check
         decoding = options or DaliOptions()
         self.pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
-        graph_options = GraphOptions(
-            device=self.device,
-            batch_size=batch_size,
-            threads=max(1, threads // self.pipelines),
-            decoding=decoding,
-        )
-        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(self.pipelines)]
+        each = max(1, threads // self.pipelines)
+        self._pipelines = [
+            DaliPipeline(spec, self.device, batch_size, each, decoding)
+            for _ in range(self.pipelines)
+        ]
         # The one that was used last comes first: its memory has been taken already.
         self._idle: queue.LifoQueue[DaliPipeline] = queue.LifoQueue()
         for pipeline in self._pipelines:
@@ -129,44 +110,44 @@ class DaliDecoder:
         for pipeline in self._pipelines:
             pipeline.check_open()
         count = len(images)
-        draws = [None] * count if draws is None else draws
-        sizes = [None] * count if sizes is None else sizes
-        given = {
-            row: _Image(data, draw, size)
-            for row, (data, draw, size) in enumerate(zip(images, draws, sizes, strict=True))
-            if data is not None
-        }
         errors: dict[int, DecodeError] = {}
         entries: dict[int, DaliEntry] = {}
         others: dict[int, _Image] = {}
-        for row, image in given.items():
+        given: dict[int, _Image] = {}
+        rows_given = zip(images, draws or [None] * count, sizes or [None] * count, strict=True)
+        for row, (data, draw, size) in enumerate(rows_given):
+            if data is None:
+                continue
+            given[row] = data, draw
             try:
-                info = self._header(image)
+                info = self._header(data, size)
             except DecodeError as error:
                 errors[row] = error
                 continue
-            plain = plain_jpeg(image.data, info)
+            plain = plain_jpeg(data, info)
             if plain is None:
-                others[row] = image
+                others[row] = given[row]
                 continue
-            mirrored = image.draw is not None and image.draw.mirrors(self.spec.flip)
-            fitted = window(self.spec, *info.upright, image.draw)
+            mirrored = draw is not None and draw.mirrors(self.spec.flip)
+            fitted = window(self.spec, *info.upright, draw)
             entries[row] = DaliEntry(plain, fitted, mirrored, info.width * info.height)
         if self.check:
             self._check(entries, errors)
         with self._section():
-            parts = [self._by_kernels(others)] if others else []
+            parts: list[_Part] = []
+            jobs = self._by_kernels(others, parts)
             for rows, pixels in self._by_dali(entries):
                 if isinstance(pixels, RefusedBatch):
-                    parts.append(self._again({row: given[row] for row in rows}, errors, pixels))
+                    again = {row: given[row] for row in rows}
+                    _wait(self._by_kernels(again, parts), errors)
+                    self._tell(pixels, len(rows), damaged=len(errors.keys() & again.keys()))
                 else:
-                    parts.append(_Part(rows, pixels))
-            for part in parts:
-                part.finish(errors)
+                    parts.append((rows, pixels))
+            _wait(jobs, errors)
             out = self._joined(count, parts)
-            empty = [*errors, *(row for row, data in enumerate(images) if data is None)]
-            for row in empty:
-                out[row].zero_()
+            for row in range(count):
+                if row in errors or row not in given:
+                    out[row].zero_()
         return out, dict(sorted(errors.items()))
 
     def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
@@ -202,9 +183,8 @@ class DaliDecoder:
                 done.record(self._stream)
                 done.synchronize()
 
-    def _header(self, image: _Image) -> ImageInfo:
+    def _header(self, data: bytes, size: tuple[int, int] | None) -> ImageInfo:
         """Read the header of an image; raise `DecodeError` for a fault or another size."""
-        data, size = image.data, image.size
         info = probe(data)
         if size is not None:
             check_indexed(info.upright, size)
@@ -217,13 +197,9 @@ class DaliDecoder:
         def check_whole(image: bytes) -> None:
             check_image(image, probe(image))
 
-        checks = {row: self._pool.submit(check_whole, e.data) for row, e in entries.items()}
-        for row, check in checks.items():
-            try:
-                check.result()
-            except DecodeError as error:
-                errors[row] = error
-                del entries[row]
+        _wait({row: self._pool.submit(check_whole, e.data) for row, e in entries.items()}, errors)
+        for row in errors.keys() & entries.keys():
+            del entries[row]
 
     def _by_dali(
         self, entries: dict[int, DaliEntry]
@@ -254,27 +230,20 @@ class DaliDecoder:
         pipeline = self._idle.get()
         try:
             return pipeline.run(entries)
-        except RefusedBatch as refused:
-            return refused
         finally:
             self._idle.put(pipeline)
 
-    def _again(
-        self, images: dict[int, _Image], errors: dict[int, DecodeError], refused: RefusedBatch
-    ) -> _Part:
-        """Let the kernels decode a batch that DALI refused, and say so."""
-        part = self._by_kernels(images)
-        part.finish(errors)
-        damaged = len(errors.keys() & images.keys())
+    def _tell(self, refused: RefusedBatch, images: int, *, damaged: int) -> None:
+        """Say that the kernels decoded a batch that DALI refused."""
         if damaged:
             self._refused_damaged += 1
             _log.log(
                 logging.WARNING if self._refused_damaged == 1 else logging.DEBUG,
                 "DALI refused a batch (%s): %d of its %d images are damaged, and the CPU kernels "
                 "decoded the others",
-                *(refused, damaged, len(images)),
+                *(refused, damaged, images),
             )
-            return part
+            return
         self._refused_whole += 1
         if self._refused_whole.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...
             _log.warning(
@@ -282,16 +251,15 @@ class DaliDecoder:
                 "decoded it; see whether the device has memory left, or give decoder='cpu'",
                 *(refused, self._refused_whole),
             )
-        return part
 
     def _joined(self, count: int, parts: Sequence[_Part]) -> Tensor:
         """Return the rows of all parts in one tensor of `count` rows."""
         dtype = self.spec.out_dtype
-        if len(parts) == 1 and len(parts[0].rows) == count and not self._on_gpu:
-            return parts[0].pixels.to(dtype)  # DALI's memory on the CPU belongs to the tensor alone
+        if len(parts) == 1 and len(parts[0][0]) == count and not self._on_gpu:
+            return parts[0][1].to(dtype)  # DALI's memory on the CPU belongs to the tensor alone
         shape = (count, 3, self.spec.height, self.spec.width)
         out = torch.empty(shape, dtype=dtype, device=self.device)
-        for rows, pixels in ((part.rows, part.pixels) for part in parts):
+        for rows, pixels in parts:
             if rows[-1] - rows[0] == len(rows) - 1:
                 out[rows[0] : rows[-1] + 1].copy_(pixels, non_blocking=True)
             else:
@@ -299,20 +267,31 @@ class DaliDecoder:
                 out.index_copy_(0, there, pixels.to(self.device, dtype, non_blocking=True))
         return out
 
-    def _by_kernels(self, images: dict[int, _Image]) -> _Part:
-        """Begin to decode images with the CPU kernels."""
+    def _by_kernels(self, images: dict[int, _Image], parts: list[_Part]) -> _Jobs:
+        """Begin to decode images with the CPU kernels, as another of the `parts`."""
+        if not images:
+            return {}
         pixels = torch.empty(
             (len(images), 3, self.spec.height, self.spec.width),
             dtype=self.spec.out_dtype,
             device="cpu",
             pin_memory=self._on_gpu,
         )
+        parts.append((list(images), pixels))
         rows = array_of(pixels)
-        pending = [
-            self._pool.submit(self._make, image, rows[at : at + 1])
-            for at, image in enumerate(images.values())
-        ]
-        return _Part(list(images), pixels, pending)
+        return {
+            row: self._pool.submit(self._make, *image, rows[at : at + 1])
+            for at, (row, image) in enumerate(images.items())
+        }
 
-    def _make(self, image: _Image, row: Values) -> None:
-        self._kernels.place(self._kernels.decode(image.data), row, image.draw)
+    def _make(self, data: bytes, draw: Draw | None, row: Values) -> None:
+        self._kernels.place(self._kernels.decode(data), row, draw)
+
+
+def _wait(jobs: _Jobs, errors: dict[int, DecodeError]) -> None:
+    """Wait for work, and note what fails."""
+    for row, job in jobs.items():
+        try:
+            job.result()
+        except DecodeError as error:
+            errors[row] = error

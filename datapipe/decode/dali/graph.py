@@ -6,7 +6,6 @@ puts channels first. The window follows from an image's size alone, and is fed i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -19,8 +18,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.spec_checks import ONE_SIZE
 from datapipe.errors import PlanError
 from datapipe.extras import install_command
-from datapipe.geometry.crop import Box, Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Box, Draw, Placement
 
 IMAGES, WINDOWS, MIRRORS = "images", "windows", "mirrors"
 """Names of the graph's inputs."""
@@ -30,16 +28,6 @@ Window = tuple[float, float, float, float, float, float, float, float]
 
 FAILURES = (RuntimeError, ValueError, IndexError, MemoryError)
 """Errors of DALI: exceptions of C++ become Python's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphOptions:
-    """Options of the graph; see `DaliDecoder`."""
-
-    device: torch.device
-    batch_size: int
-    threads: int
-    decoding: DaliOptions
 
 
 def installed() -> bool:
@@ -102,19 +90,22 @@ def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None
     return placed.mirrored(spec.width) if mirrored else placed
 
 
-def build(spec: ImageSpec, options: GraphOptions) -> Any:
+def build(
+    spec: ImageSpec, device: torch.device, batch_size: int, threads: int, decoding: DaliOptions
+) -> Any:
     """Build a pipeline to `[n, 3, height, width]`, uint8 or float32; `PlanError` without DALI."""
+    # Imported without types: DALI may not be installed, and its types say little.
     try:
-        dali = _dali()
+        dali = import_module("nvidia.dali")
     except ImportError as error:
         raise PlanError(
             f"decoder='dali' needs DALI, which cannot be imported ({error}); install it with "
             f"{install_command('dali')}, or use decoder='cpu'"
         ) from error
     pipeline = dali.Pipeline(
-        batch_size=options.batch_size,
-        num_threads=options.threads,
-        device_id=options.device.index,
+        batch_size=batch_size,
+        num_threads=threads,
+        device_id=device.index,
         # One batch goes in and the same comes out; batches overlap by several pipelines.
         prefetch_queue_depth=1,
         # Outputs have memory of their own, which lives as long as their tensors, and the pipeline
@@ -123,11 +114,11 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
     )
     try:
         with pipeline:
-            pipeline.set_outputs(_graph(spec, options))
+            pipeline.set_outputs(_graph(spec, decoder_options(device, decoding)))
         pipeline.build()
     except FAILURES as error:
         raise PlanError(
-            f"DALI cannot start on {options.device}: {first_line(error)}; use decoder='cpu'"
+            f"DALI cannot start on {device}: {first_line(error)}; use decoder='cpu'"
         ) from error
     return pipeline
 
@@ -140,20 +131,15 @@ def first_line(error: BaseException) -> str:
     return causes[0] if causes else type(error).__name__
 
 
-def _dali(module: str = "") -> Any:
-    # Without types: DALI may not be installed, and its types say little.
-    return import_module(f"nvidia.dali.{module}" if module else "nvidia.dali")
-
-
-def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
-    fn, types = _dali("fn"), _dali("types")
+def _graph(spec: ImageSpec, decoding: dict[str, Any]) -> Any:
+    fn: Any = import_module("nvidia.dali.fn")
+    types: Any = import_module("nvidia.dali.types")
     # Not copied: the decoder holds the bytes until the batch is through.
     images = fn.external_source(name=IMAGES, dtype=types.UINT8, ndim=1, no_copy=True)
     windows = fn.external_source(name=WINDOWS, dtype=types.FLOAT, ndim=1)
     cubic = spec.interpolation == "bicubic"
-    pixels = fn.decoders.image(images, **decoder_options(options.device, options.decoding))
     fitted = fn.resize(
-        pixels,
+        fn.decoders.image(images, **decoding),
         size=windows[0:2],
         roi_start=windows[2:4],
         roi_end=windows[4:6],
@@ -163,9 +149,10 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
         interp_type=types.INTERP_CUBIC if cubic else types.INTERP_LINEAR,
         antialias=True,
     )
-    mean, std = spec.mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     is_uint8 = spec.out_dtype == torch.uint8
+    # For pixels from 0 to 255; uint8 stays as it is.
     scale = 1.0 if is_uint8 else 255.0
+    mean, std = spec.mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     others: dict[str, Any] = {}
     if spec.flip > 0:
         others["mirror"] = fn.external_source(name=MIRRORS, dtype=types.INT32, ndim=0)

@@ -11,20 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
+import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from datapipe.decode.dali.graph import (
-    FAILURES,
-    IMAGES,
-    MIRRORS,
-    WINDOWS,
-    GraphOptions,
-    Window,
-    build,
-    first_line,
-    window,
-)
+from datapipe.decode.dali import graph
+from datapipe.decode.dali.graph import FAILURES, Window, build, first_line, window
+from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DatapipeError
 
@@ -43,25 +36,32 @@ class DaliEntry(NamedTuple):
 _PIXEL = simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY")
 
 
-class RefusedBatch(Exception):
-    """A batch that DALI refuses; it does not say because of which image."""
+class RefusedBatch(str):
+    """Why DALI refuses a batch; it does not say because of which image."""
 
 
 class DaliPipeline:
     """Runner of the graph, one batch at a time. Thread-safe. It raises as `build` does."""
 
-    def __init__(self, spec: ImageSpec, options: GraphOptions) -> None:
+    def __init__(
+        self,
+        spec: ImageSpec,
+        device: torch.device,
+        batch_size: int,
+        threads: int,
+        more: DaliOptions,
+    ) -> None:
         self._spec = spec
-        self._options = options
-        self._pipeline = build(spec, options)
+        self._options = device, batch_size, threads, more
+        self._pipeline = build(spec, *self._options)
         self._process = os.getpid()
         self._lock = threading.Lock()
         # DALI may read a batch's bytes until the next one is through.
         self._fed: deque[object] = deque(maxlen=2)
         self._is_fed_evenly = True
 
-    def run(self, batch: Sequence[DaliEntry]) -> Tensor:
-        """Run a batch of at least one image; raise `RefusedBatch` if DALI takes only others.
+    def run(self, batch: Sequence[DaliEntry]) -> Tensor | RefusedBatch:
+        """Run a batch of at least one image, or say why DALI takes only others.
 
         The result is `[n, 3, height, width]`, uint8 or float32, in memory of DALI's that lives as
         long as the tensor.
@@ -74,7 +74,7 @@ class DaliPipeline:
                 refused = RefusedBatch(first_line(error))
             # Not above: the error holds on to memory of the pipeline's, which another may need.
             self._recover()
-            raise refused
+            return refused
 
     def check_open(self) -> None:
         """Raise `DatapipeError` if the pipeline was closed, or belongs to the parent process."""
@@ -94,10 +94,10 @@ class DaliPipeline:
         fed = [np.frombuffer(image, np.uint8) for image in images]
         self._fed.append(fed)
         self._is_fed_evenly = False
-        self._pipeline.feed_input(IMAGES, fed)
-        self._pipeline.feed_input(WINDOWS, np.array(windows, np.float32))
+        self._pipeline.feed_input(graph.IMAGES, fed)
+        self._pipeline.feed_input(graph.WINDOWS, np.array(windows, np.float32))
         if self._spec.flip > 0:
-            self._pipeline.feed_input(MIRRORS, np.array(mirrors, np.int32))
+            self._pipeline.feed_input(graph.MIRRORS, np.array(mirrors, np.int32))
         self._is_fed_evenly = True
         (out,) = self._pipeline.run()
         tensor: Tensor = from_dlpack(out.as_tensor())
@@ -115,7 +115,7 @@ class DaliPipeline:
                 pass
         _log.warning("DALI's pipeline does not recover from an error, so it is built again")
         self._pipeline = None  # before another takes as much memory
-        self._pipeline = build(self._spec, self._options)
+        self._pipeline = build(self._spec, *self._options)
         try:
             self._pass([pixel])
         except FAILURES as error:

@@ -11,8 +11,7 @@ from datapipe.decode.forms.image_transform import SizedTransform, check_rows
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values, tensor_of
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import budget_size
 
 

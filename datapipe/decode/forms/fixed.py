@@ -12,8 +12,7 @@ from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Box, Draw, least_box, middle_box, random_box
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Box, Draw, Placement, least_box, middle_box, random_box
 from datapipe.geometry.sizes import contain, cover
 
 

@@ -11,8 +11,7 @@ from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import native_size
 from datapipe.text.frames import Frames
 

@@ -17,8 +17,7 @@ from datapipe.decode.normalize import ImageMoves, Normalizer, Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError, TransformError
-from datapipe.geometry.crop import Box, Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Box, Draw, Placement
 from datapipe.geometry.sizes import native_size, one
 
 _Side = TypeVar("_Side", int, Int64)

@@ -12,8 +12,7 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values, array_of, tensor_of
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import NATIVE_MAX_RATIO
 
 

@@ -15,18 +15,9 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Values
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Draw
-from datapipe.geometry.placement import Placement
+from datapipe.geometry import tiles as rules
+from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import one
-from datapipe.geometry.tiles import (
-    anyres_tiles,
-    anyres_tokens,
-    best_grid,
-    fit_grid,
-    scaled_grid,
-    scaled_size,
-    tile_grid,
-)
 
 _AT_ONCE = 1 << 24  # pixels of a padded image that are resized at once
 _USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
@@ -74,7 +65,7 @@ class TilesTransform(_Tiles):
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
         most = self.spec.most_tiles
-        across, down = tile_grid(widths, heights, tile=self._side, max_tiles=most)
+        across, down = rules.tile_grid(widths, heights, tile=self._side, max_tiles=most)
         return np.stack([down, across], axis=1)
 
     def columns(self, width: int, height: int) -> int:
@@ -120,19 +111,20 @@ class ScaledTilesTransform(TilesTransform):
 
     nested = True
 
+    def __init__(self, spec: ImageSpec) -> None:
+        assert spec.longest is not None
+        super().__init__(spec)
+        self._longest = spec.longest
+
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        assert self.spec.longest is not None
-        longest = self.spec.longest
-        across, down = scaled_grid(widths, heights, longest=longest, tile=self._side)
+        across, down = rules.scaled_grid(widths, heights, longest=self._longest, tile=self._side)
         return np.stack([down, across], axis=1)
 
     def sufficient_side(self, aspect: float) -> float:
-        assert self.spec.longest is not None
-        return float(self.spec.longest)
+        return float(self._longest)
 
     def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
-        assert self.spec.longest is not None
-        across, down = scaled_size(*one(image.width, image.height), longest=self.spec.longest)
+        across, down = rules.scaled_size(*one(image.width, image.height), longest=self._longest)
         scaled, _ = self._fit(image, int(down[0]), int(across[0]))
         placement = Placement(width / image.width, height / image.height)
         return resize(scaled, height, width, self.spec.interpolation), placement
@@ -161,11 +153,11 @@ class AnyresTransform(_Tiles):
         return None if self.spec.pad_several is None else SquareTransform(self.spec)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
-        return anyres_tiles(widths, heights, grids=self._grids, tile=self._side)
+        return rules.anyres_tiles(widths, heights, grids=self._grids, tile=self._side)
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         self._patch_tokens(self._side, self._side)  # raises if the patch is not given
-        return anyres_tokens(
+        return rules.anyres_tokens(
             widths,
             heights,
             grids=self._grids,
@@ -186,7 +178,7 @@ class AnyresTransform(_Tiles):
         tiles = (height // side) * (width // side)
         check_rows(image, out, (1 + tiles, *self._row))
         self._whole(image, out[0])
-        new_height, new_width = fit_grid(image.width, image.height, canvas=(height, width))
+        new_height, new_width = rules.fit_grid(image.width, image.height, canvas=(height, width))
         top, left = (height - new_height) // 2, (width - new_width) // 2
         canvas, placement = self._fit(image, new_height, new_width)
         if (new_height, new_width) != (height, width):
@@ -197,11 +189,11 @@ class AnyresTransform(_Tiles):
         return placement.shifted(left, top)
 
     def _canvas(self, height: int, width: int) -> tuple[int, int]:
-        across, down = best_grid(*one(width, height), grids=self._grids)
+        across, down = rules.best_grid(*one(width, height), grids=self._grids)
         return int(down[0]), int(across[0])
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
-        fitted = fit_grid(width, height, canvas=self._canvas(height, width))
+        fitted = rules.fit_grid(width, height, canvas=self._canvas(height, width))
         # The tile that shows the whole may be longer than the fitted image along the shorter side.
         return max(fitted[0], self._side), max(fitted[1], self._side)
 

@@ -22,8 +22,8 @@ from datapipe.plan.units import Sizes
 from datapipe.store.arrays import TokenArrays, open_token_arrays
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.frames import Frames
+from datapipe.text.markup import VideoMarkup
 from datapipe.text.truncate import IGNORE, expand
-from datapipe.text.video_markup import VideoMarkup
 from datapipe.text.videos import VIDEO_FIELD, read_videos
 
 

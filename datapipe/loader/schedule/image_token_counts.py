@@ -20,7 +20,7 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.plan.ragged import edges, places
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
-from datapipe.text.image_markup import ImageRuns
+from datapipe.text.markup import ImageRuns
 from datapipe.text.spec import TextSpec
 from datapipe.text.videos import frame_of
 

@@ -1,7 +1,11 @@
-"""Gemma 4: images that fill a budget of tokens.
+"""Gemma 3, with images of one size, and Gemma 4, with images that fill a budget of tokens.
+
+`Gemma3Processor` with `Gemma3ImageProcessor`. An image is 256 `<image_soft_token>` between
+`<start_of_image>` and `<end_of_image>`, with two line feeds on either side. Tokens of an image see
+each other, for which the model takes `token_type_ids`.
 
 `Gemma4Processor` with `Gemma4ImageProcessor`. An image is a run of `<|image|>` between `<|image>`
-and `<image|>`. In the larger models, tokens of an image see each other, for which they take
+and `<image|>`. Tokens of an image see each other in the larger models only, for which they take
 `mm_token_type_ids`.
 """
 
@@ -10,11 +14,28 @@ from __future__ import annotations
 import torch
 
 from datapipe.decode.spec import ImageSpec
-from datapipe.models.files import ModelFiles, pixel_options
-from datapipe.text.image_markup import ImageMarkup
+from datapipe.models.files import ModelFiles, pixel_options, side_of
+from datapipe.text.markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+
+
+def gemma3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    if files.images.get("do_pan_and_scan"):
+        raise files.refuse("its image processor also takes crops (do_pan_and_scan=true)")
+    height, width = side_of(files, "size", 224)
+    image = ImageSpec(
+        size=height if height == width else (height, width),
+        resize="stretch",
+        **pixel_options(files, "siglip", resample=2),
+    )
+    return image, files.text(
+        image_tokens=files.processor.get("image_seq_length", 256),
+        image_token="<image_soft_token>",
+        token_types=True,
+    )
 
 
 def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:

@@ -1,4 +1,4 @@
-"""Qwen2-VL and the models after it: native sizes, cut into patches.
+"""Qwen2-VL and the models after it, and GLM-4.1V to 4.6V: native sizes, cut into patches.
 
 `Qwen2VLImageProcessor` of transformers, whose `shortest_edge` and `longest_edge` are numbers of
 pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size` patches.
@@ -6,22 +6,27 @@ pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size
 A patch of a video is two frames. Qwen2-VL and Qwen2.5-VL limit the pixels of each frame, and a
 video is one run of `<|video_pad|>`; positions of Qwen2.5-VL follow its times. Qwen3-VL limits the
 pixels of all frames together, and each patch is a run of its own behind its time in seconds.
+
+`Glm4vProcessor` and `Glm46VProcessor`, with their image processors. The limits of an image are
+those of Qwen2-VL, but count its pixels in each frame of a patch. An image is a run of `<|image|>`
+between `<|begin_of_image|>` and `<|end_of_image|>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from datapipe.decode.spec import ImageSpec
-from datapipe.decode.video_spec import VideoSpec
+from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.text.markup import VideoMarkup
 from datapipe.text.spec import TextSpec
-from datapipe.text.video_markup import VideoMarkup
 
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
 _FRAME = 128 * 28 * 28, 768 * 28 * 28  # pixels of a frame of Qwen2-VL and Qwen2.5-VL
+_GLM_LIMITS = {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000}
 _TOKENS_PER_SECOND = 2  # of published checkpoints of Qwen2.5-VL, where only a processor is given
 
 
@@ -48,19 +53,38 @@ def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
 def _qwen_vl(
     files: ModelFiles, video: VideoSpec, markup: VideoMarkup
 ) -> tuple[ImageSpec, TextSpec]:
+    limits = _limits(files.images, NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS)
+    image = _native(files, video=video, **limits)
+    _check_alike(files, image)
+    return image, files.text(image_token="<|image_pad|>", video_markup=markup)
+
+
+def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    size = files.images.get("size") or _GLM_LIMITS
+    frames = files.images.get("temporal_patch_size", 2)
+    limits = [size.get(name) for name in _GLM_LIMITS]
+    if not all(isinstance(limit, int) and limit % frames == 0 for limit in limits):
+        raise files.refuse(
+            f"size of its image processor is {size!r}, without a shortest_edge and a longest_edge "
+            f"that are multiples of {frames} frames"
+        )
+    image = _native(files, min_pixels=limits[0] // frames, max_pixels=limits[1] // frames)
+    image = replace(image, least_side=image.patch_side * image.merge)
+    return image, files.text(image_token="<|image|>")
+
+
+def _native(files: ModelFiles, **options: Any) -> ImageSpec:
     images = files.images
-    image = ImageSpec(
+    return ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
         merge=images.get("merge_size", 2),
         temporal=images.get("temporal_patch_size", 2),
         mrope=True,
-        video=video,
-        **_limits(images, NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS),
+        **options,
         **pixel_options(files, "clip"),
     )
-    _check_alike(files, image)
-    return image, files.text(image_token="<|image_pad|>", video_markup=markup)
 
 
 def _limits(options: Mapping[str, Any], least: int, most: int) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Models whose images are cut into tiles: InternVL 3 and 3.5, Idefics 3 and SmolVLM.
+
+`InternVLProcessor` with `GotOcr2ImageProcessor`, in the form of transformers. A tile has
+`image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand around all tiles of an
+image and its thumbnail.
+
+`Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
+image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
+`<global-img>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isqrt
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.models.files import ModelFiles, pixel_options, side_of
+from datapipe.text.markup import ImageMarkup
+from datapipe.text.spec import TextSpec
+
+_PATCHES = (14, 16)  # of the vision towers of Idefics 3, where only a processor is given
+_AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
+
+
+def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    images = files.images
+    # The processor cuts images into tiles, whatever its image processor's own default is.
+    if images.get("crop_to_patches", True) is False and files.processor_class is None:
+        raise files.refuse("its images are not cut into tiles")
+    if (least := images.get("min_patches", 1)) != 1:
+        raise files.refuse(f"its images have at least {least} tiles")
+    height, width = side_of(files, "size", 384)
+    if height != width:
+        raise files.refuse(f"its tiles have {height} x {width} pixels, which is not a square")
+    tokens = files.processor.get("image_seq_length", 256)
+    patch = files.vision.get("patch_size", 14)
+    patch = patch[0] if isinstance(patch, list) else patch
+    patch, merge = _merge(files, height, (patch,), tokens)
+    image = ImageSpec(
+        resize="tiles",
+        size=height,
+        tiles=images.get("max_patches", 12),
+        patch=patch,
+        merge=merge,
+        **pixel_options(files, "clip"),
+    )
+    return image, files.text(image_token=files.image_token)
+
+
+def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    if files.images.get("do_image_splitting", True) is False:
+        raise files.refuse("its images are not split into tiles (do_image_splitting=false)")
+    tile, longest = (
+        (files.images.get(name) or {"longest_edge": default}).get("longest_edge")
+        for name, default in (("max_image_size", 364), ("size", 4 * 364))
+    )
+    if not isinstance(tile, int) or not isinstance(longest, int):
+        raise files.refuse("size or max_image_size of its image processor has no longest_edge")
+    tokens = files.processor.get("image_seq_len", 169)
+    given = files.vision.get("patch_size")
+    patch, merge = _merge(files, tile, _PATCHES if given is None else (given,), tokens)
+    image = ImageSpec(
+        resize="tiles",
+        size=tile,
+        longest=longest,
+        patch=patch,
+        merge=merge,
+        **pixel_options(files, "siglip", resample=1),
+    )
+    markup = ImageMarkup(
+        cell=_AROUND + "<row_{row}_col_{column}>",
+        between_rows="\n",
+        whole=f"\n\n{_AROUND}{_WHOLE}",
+        alone=_AROUND + _WHOLE,
+        end=_AROUND,
+    )
+    return image, files.text(image_token="<image>", image_markup=markup)
+
+
+def _merge(
+    checkpoint: ModelFiles, tile: int, patches: Sequence[int], tokens: int
+) -> tuple[int, int]:
+    """Return patch and merge with which a square tile has so many tokens; PlanError if none do."""
+    for patch in patches:
+        merge = max(1, tile // patch // max(isqrt(tokens), 1))
+        if (tile // patch // merge) ** 2 == tokens:
+            return patch, merge
+    told = " or ".join(map(str, patches))
+    raise checkpoint.refuse(
+        f"a tile of {tile} x {tile} pixels in patches of {told} does not have {tokens} tokens"
+    )

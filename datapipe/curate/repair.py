@@ -26,7 +26,7 @@ from datapipe.curate.sources import local_folder
 from datapipe.curate.spec import CopySpec
 from datapipe.declared import checked
 from datapipe.errors import PackError, SampleError
-from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.index.columns import open_columns
 from datapipe.index.manifest import (
     MANIFEST,
     Contribution,
@@ -35,8 +35,8 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.parquet import SCHEMA, read_index, write_index
-from datapipe.inspect.block_check import check_columns, check_tokens
-from datapipe.inspect.field_check import check_fields
+from datapipe.index.record_fields import FIELDS
+from datapipe.inspect.derived_check import check_derived
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.member_table import ONLY_INDEX
@@ -160,7 +160,6 @@ class _DatasetSalvage:
         self.located = located
         self.spool = spool
         self.unchecked = unchecked
-        self.columns: Columns | None = None
         self.lost: list[Finding] = []
         self.notes = list(located.notes)
         self.without_checksum = 0
@@ -170,11 +169,9 @@ class _DatasetSalvage:
         self._digests: list[str] = []
 
     def collect(self) -> None:
-        manifest, home, entries = self.located.manifest, self.located.home, self.located.entries
-        if manifest is not None and home is not None:
-            self.columns, _ = check_columns(home, manifest)
+        entries = self.located.entries
         total = sum(max(shard.bytes, 0) for shard in entries) or None
-        salvage = partial(salvage_shard, self.located, self.columns, self._tell)
+        salvage = partial(salvage_shard, self.located, self._tell)
         with (
             Progress("reading", unit="member", total=total, total_unit="bytes") as self._progress,
             closing(ThreadPool(salvage, available_cpus(), name="datapipe-repair")) as pool,
@@ -331,14 +328,15 @@ class _DatasetSalvage:
                 (home / MANIFEST).replace(home / f"{MANIFEST}.damaged")
             write_manifest(home, manifest)
             remade.append(MANIFEST)
-        folders = {COLUMNS} if check_columns(home, manifest)[1] else set()
-        folders |= {finding.file.partition("/")[0] for finding in check_tokens(home, manifest)}
-        for name in sorted(folders):
-            rmtree(home / name, ignore_errors=True)
-            remade.append(f"{name}/")
-        for finding in check_fields(home, manifest):
-            (home / finding.file).unlink(missing_ok=True)
-            remade.append(finding.file)
+        damaged = [finding.file for finding in check_derived(home, manifest)[1]]
+        for folder in dict.fromkeys(file.partition("/")[0] for name in damaged):
+            if folder != FIELDS:
+                rmtree(home / folder, ignore_errors=True)
+                remade.append(f"{folder}/")
+        for name in damaged:
+            if name.startswith(f"{FIELDS}/"):
+                (home / name).unlink(missing_ok=True)
+                remade.append(name)
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 

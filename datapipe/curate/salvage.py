@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import DatapipeError, DecodeError, StoreError
-from datapipe.index.columns import Columns
 from datapipe.index.images.header import probe
 from datapipe.index.members import SampleParts, member_kind
 from datapipe.index.parquet import SCHEMA, to_table, with_offsets
@@ -42,9 +41,7 @@ class ShardSalvage(NamedTuple):
     notes: list[str]
 
 
-def salvage_shard(
-    located: DatasetFiles, columns: Columns | None, tell: Tell, number: int
-) -> ShardSalvage:
+def salvage_shard(located: DatasetFiles, tell: Tell, number: int) -> ShardSalvage:
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
@@ -52,7 +49,7 @@ def salvage_shard(
     checksum vouches for these.
     """
     entry = located.entries[number]
-    members, problems = read_members(located, columns, number)
+    members, problems = read_members(located, number)
     found = FileFindings(file=entry.name)
     with located.shards.open(entry.name) as file:
         if file is None:
@@ -63,8 +60,7 @@ def salvage_shard(
             return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
         if members is None:
             return _scanned(entry.name, file)
-        how: Any = {"deep": False, "tell": tell, "own": located.own, "is_view": located.is_view}
-        check = MemberCheck(file=file, members=members, found=found, **how)
+        check = MemberCheck(file, located, members, found, deep=False, tell=tell)
         check.run()
         is_trusted = bool(entry.index_sha256)
         offsets = members.offset.copy()

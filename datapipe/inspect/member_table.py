@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns
 from datapipe.index.members import member_kind
 from datapipe.index.parquet import parse_index, to_table
-from datapipe.index.rows import Rows
+from datapipe.index.rows import ImageSize, Row, Rows
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.sources import read_failure
@@ -107,35 +108,23 @@ class MemberTable:
         return self._values(name).to_numpy()  # type: ignore[no-any-return]
 
 
-def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
-    """Return samples `first` to `stop` as rows; the columns do not hold orientations."""
+def _rows_of_columns(columns: Columns, first: int, stop: int) -> Iterator[Row]:
+    """Yield samples `first` to `stop` as rows; the columns do not hold orientations."""
     samples = np.arange(first, stop)
-    members = np.arange(*columns.sample_member[[first, stop]].tolist())
-    images = slice(*columns.sample_image[[first, stop]].tolist())
-    rows = Rows()
-    rows.key, rows.source = columns.keys(samples), columns.sources(samples)
-    rows.text_bytes = columns.text_bytes[first:stop].tolist()
-    rows.members = np.diff(columns.sample_member[first : stop + 1]).tolist()
-    rows.images = np.diff(columns.sample_image[first : stop + 1]).tolist()
-    for ext, *where in columns.members_at(members):
-        rows.ext.append(ext)
-        for name, value in zip(("offset", "size", "crc32"), where, strict=True):
-            getattr(rows, name).append(value)
-    rows.width = columns.image_width[images].tolist()
-    rows.height = columns.image_height[images].tolist()
-    rows.orientation = [1] * len(rows.width)
-    return rows
+    of_each = columns.keys(samples), columns.sources(samples), columns.text_bytes[first:stop]
+    for sample, key, source, text_bytes in zip(range(first, stop), *of_each, strict=True):
+        images = slice(*columns.sample_image[[sample, sample + 1]].tolist())
+        sides = (columns.image_width[images].tolist(), columns.image_height[images].tolist())
+        yield Row(key, columns.members(sample), [*map(ImageSize, *sides)], int(text_bytes), source)
 
 
-def read_members(
-    located: DatasetFiles, columns: Columns | None, number: int
-) -> tuple[MemberTable | None, list[Finding]]:
+def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None, list[Finding]]:
     """Return the members of a shard from its index, or from the columns if that is damaged.
 
     None if nothing says which bytes the shard should hold. Index and columns are compared if both
     are whole. An index without a manifest is taken as it is.
     """
-    entry, members, problem = located.entries[number], None, ""
+    entry, columns, members, problem = located.entries[number], located.columns, None, ""
     if not entry.index:
         return None, []
     try:
@@ -155,8 +144,8 @@ def read_members(
     if columns is not None:
         first, stop = columns.shard_sample[number : number + 2].tolist()
         if problem:
-            members = MemberTable(table=to_table(rows_of_columns(columns, first, stop)))
-        elif members is not None and differs(columns, first, members):
+            members = MemberTable(table=to_table(Rows(_rows_of_columns(columns, first, stop))))
+        elif members is not None and _differs(columns, first, members):
             what = f"differs from {entry.index}; remove the folder, and it is rebuilt"
             found.append(Finding(file=f"{COLUMNS}/", problem=what))
     elif problem:
@@ -168,7 +157,7 @@ def read_members(
     return members, found
 
 
-def differs(columns: Columns, first: int, table: MemberTable) -> bool:
+def _differs(columns: Columns, first: int, table: MemberTable) -> bool:
     """Return whether the columns hold other samples from `first` on than an index."""
     stop = first + len(table.table)
     members = np.arange(*columns.sample_member[[first, stop]].tolist())

@@ -21,6 +21,7 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import BLOCK
 from datapipe.inspect.findings import FileFindings
+from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.member_table import MemberTable
 from datapipe.inspect.plain_headers import are_plain
 from datapipe.inspect.resync import ResyncScanner, header_size
@@ -62,7 +63,7 @@ class _Spans(NamedTuple):
         return _Spans(*(values[start:stop] for values in self))
 
 
-@dataclass(kw_only=True)
+@dataclass
 class MemberCheck:
     """Check of the members of one file by the checksums of an index.
 
@@ -71,12 +72,11 @@ class MemberCheck:
     """
 
     file: OpenFile
+    located: DatasetFiles
     members: MemberTable
     found: FileFindings
     deep: bool
     tell: Tell
-    own: bool = True
-    is_view: bool = False  # whose keys may be others than those in the tar
     lead: int = BLOCK
     origin: int = 0
     # Of each member: True if its data is right, if padding and a plain header are all before it
@@ -181,7 +181,7 @@ class MemberCheck:
                 stops - BLOCK - begin,
                 names[which],
                 sizes[some],
-                own=self.own,
+                own=self.located.own,
             )
 
     def _compare_large(self, number: int) -> None:
@@ -245,7 +245,7 @@ def _ends_well(check: MemberCheck) -> bool:
     last = int(ends.max(initial=0))
     padded = -(-last // BLOCK) * BLOCK
     rest = size - padded
-    if rest != len(END) if check.own else not BLOCK <= rest <= _LONGEST_TAIL:
+    if rest != len(END) if check.located.own else not BLOCK <= rest <= _LONGEST_TAIL:
         return False
     tail = _buffer(size - last)[: size - last]
     return check.file.fill(tail, last) == len(tail) and not bytes(tail).strip(b"\0")
@@ -267,7 +267,7 @@ def _walk(check: MemberCheck, place: Path) -> None:
             number = at_offset.get((member.offset, member.size))
             if number is None:
                 found.unindexed += 1
-                if check.own:
+                if check.located.own:
                     where = {"start": member.offset, "stop": member.offset + member.size}
                     found.add("is not in the index", member=member.name, **where)
                 continue
@@ -279,17 +279,17 @@ def _walk(check: MemberCheck, place: Path) -> None:
     except (OSError, StoreError) as error:
         found.add(read_failure(error))
     _look_at_padding(check)
-    gaps = [gap for gap in scanner.gaps if gap.reason or check.own]
+    gaps = [gap for gap in scanner.gaps if gap.reason or check.located.own]
     for number in np.flatnonzero(check.is_right & ~check.is_plain).tolist():
         # A header in the wrong place may have led the walk past whole ones.
-        if (check.own or number not in walked) and not _has_header(check, number):
+        if (check.located.own or number not in walked) and not _has_header(check, number):
             check.add(number, "its header is damaged", **_header_of(table, number))
     for gap in gaps:
         # Bytes that a finding about a member covers are named already.
         if not any(_overlaps(gap.start, gap.stop, f.start, f.stop) for f in found.findings):
             reason = gap.reason or "blocks of zeros between members"
             found.add(reason, start=gap.start, stop=gap.stop)
-    if check.own and not found.findings and not _ends_well(check):
+    if check.located.own and not found.findings and not _ends_well(check):
         end = int((table.offset + -(-table.size // BLOCK) * BLOCK).max(initial=0))
         found.add(f"does not end in {len(END):,} zeros", start=end, stop=check.file.size)
 
@@ -317,7 +317,7 @@ def _has_header(check: MemberCheck, number: int) -> bool:
     block = memoryview(bytearray(BLOCK))
     check.file.fill(block, int(check.members.offset[number]) - BLOCK)
     size = int(check.members.size[number])
-    if check.own:
+    if check.located.own:
         return bytes(block) == member_header(check.members.name(number), size)
     return header_size(bytes(block)) == size
 
@@ -328,9 +328,10 @@ def has_name(name: str, check: MemberCheck, number: int) -> bool:
     if name == table.name(number):
         return True
     stated, ext = split_name(name), table.exts[number]
-    if check.own or stated is None:
+    if check.located.own or stated is None:
         return False
-    key = stated[0] if check.is_view else table.keys[int(table.sample[number])]
+    # Keys of a view may be others than those in the tar
+    key = stated[0] if check.located.is_view else table.keys[int(table.sample[number])]
     return stated in ((key, ext), (key, ext.rpartition(".")[0]))
 
 

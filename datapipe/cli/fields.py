@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -28,6 +29,7 @@ class Flag:
     kind: Any  # type that typer reads: int, float, bool or str
     default: Any
     help: str  # a sentence
+    parse: Callable[[Any, str], Any] | None = None  # called with what was given, and `option`
     owner: type[Any] | None = None  # dataclass that has it as a field; None without one
     field: str = ""  # name there
 
@@ -43,13 +45,17 @@ class Flag:
         return Annotated[kind, typer.Option(*names, help=self.help)]
 
     def value(self, given: Any) -> Any:
-        if self.owner is None:
-            return given
-        return field_value(self.owner, self.field, given, self.option)
+        return given if self.parse is None else self.parse(given, self.option)
 
 
-def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag:
-    return Flag(name=name, kind=kind, default=default, help=help)
+def own_flag(
+    name: str,
+    help: str,
+    kind: Any = str,
+    default: Any = None,
+    parse: Callable[[Any, str], Any] | None = None,
+) -> Flag:
+    return Flag(name=name, kind=kind, default=default, help=help, parse=parse)
 
 
 def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **changes: Any) -> Flag:
@@ -65,6 +71,7 @@ def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **chan
         "kind": kind,
         "default": default if kind is not str and isinstance(default, kind) else None,
         "help": help or help_of(owner, field),
+        "parse": partial(field_value, owner, field),
         "owner": owner,
         "field": field,
     }

@@ -11,29 +11,65 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import datapipe
+from datapipe.cli import values
+from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import LOADER_FLAGS, Flags, maker_of, with_flags
 from datapipe.cli.options import AsJson, OptionalShards, Report
 from datapipe.cli.output import shown
-from datapipe.cli.values import (
-    parse_numbers,
-    parse_seconds,
-    parse_share,
-    refuse_unwritable,
-    resolve_target,
-)
-from datapipe.declared import check_value
 from datapipe.errors import PlanError
 from datapipe.progress import Progress
-from datapipe.quantities import Bytes
 
 if TYPE_CHECKING:
     from datapipe.tune.result import TuneResult
     from datapipe.tune.trial import Trial
 
-_KINDS = {"workers": ("threads", "processes"), "decoder": ("auto", "cpu", "dali")}
+_TUNE_FLAGS = (
+    own_flag("budget", "Time for everything, such as 60s.", str, "60s", values.parse_seconds),
+    own_flag(
+        "num_workers",
+        "Numbers to try, such as 0,1,2,4.  [default: up to twice the CPUs]",
+        parse=values.parse_numbers,
+    ),
+    own_flag("prefetch_factor", "Numbers to try, such as 2,4.", str, "2,4", values.parse_numbers),
+    own_flag(
+        "step_time",
+        "Time of a training step, such as 120ms: find what keeps up with it.",
+        parse=values.parse_seconds,
+    ),
+    own_flag(
+        "train",
+        "Your step of training as module:function, called with a batch, instead.",
+        parse=values.resolve_target,
+    ),
+    own_flag(
+        "max_wait",
+        "Share of its time that training may wait, such as 1%.",
+        default="1%",
+        parse=values.parse_share,
+    ),
+    own_flag(
+        "max_memory", "Memory of all processes together, such as 8GB.", parse=values.parse_bytes
+    ),
+)
+"""Options that are arguments of `datapipe.tune_workers`, with its defaults."""
+
+_KIND_FLAGS = (
+    own_flag(
+        "workers",
+        "Kinds to try: threads, processes, or threads,processes.",
+        default="threads",
+        parse=values.names_among("threads", "processes"),
+    ),
+    own_flag(
+        "decoder",
+        "Decoders to try: auto, cpu, dali, or cpu,dali.",
+        default="auto",
+        parse=values.names_among("auto", "cpu", "dali"),
+    ),
+)
 
 
-@with_flags(*LOADER_FLAGS)
+@with_flags(*_TUNE_FLAGS, *_KIND_FLAGS, *LOADER_FLAGS)
 def tune_workers(
     flags: Flags,
     shards: OptionalShards = None,
@@ -44,34 +80,6 @@ def tune_workers(
             "num_workers= and prefetch_factor=, that returns any iterable of batches."
         ),
     ] = None,
-    budget: Annotated[str, typer.Option(help="Time for everything, such as 60s.")] = "60s",
-    num_workers: Annotated[
-        str | None,
-        typer.Option(help="Numbers to try, such as 0,1,2,4.  [default: up to twice the CPUs]"),
-    ] = None,
-    prefetch_factor: Annotated[str, typer.Option(help="Numbers to try, such as 2,4.")] = "2,4",
-    workers: Annotated[
-        str, typer.Option(help="Kinds to try: threads, processes, or threads,processes.")
-    ] = "threads",
-    decoder: Annotated[
-        str, typer.Option(help="Decoders to try: auto, cpu, dali, or cpu,dali.")
-    ] = "auto",
-    step_time: Annotated[
-        str | None,
-        typer.Option(help="Time of a training step, such as 120ms: find what keeps up with it."),
-    ] = None,
-    train: Annotated[
-        str | None,
-        typer.Option(
-            help="Your step of training as module:function, called with a batch, instead."
-        ),
-    ] = None,
-    max_wait: Annotated[
-        str, typer.Option(help="Share of its time that training may wait, such as 1%.")
-    ] = "1%",
-    max_memory: Annotated[
-        str | None, typer.Option(help="Memory of all processes together, such as 8GB.")
-    ] = None,
     report: Report = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,37 +88,29 @@ def tune_workers(
     The loader is the real one, with the options that make_loader would be given. Trials are
     interleaved and repeated; what is found is kept for num_workers="auto" of make_loader.
     """
-    options: dict[str, Any] = {
-        "budget": parse_seconds(budget, "--budget"),
-        "prefetch_factor": parse_numbers(prefetch_factor, "--prefetch-factor"),
-        "max_wait": parse_share(max_wait, "--max-wait"),
-    }
-    if max_memory is not None:
-        options["max_memory"] = check_value("--max-memory", max_memory, Bytes, PlanError)
-    if step_time is not None and train is not None:
+    if flags.values["step_time"] is not None and flags.values["train"] is not None:
         raise PlanError("--step-time and --train: give one, the other says the same")
-    if step_time is not None:
-        options["step_time"] = parse_seconds(step_time, "--step-time")
-    if train is not None:
-        options["train"] = resolve_target(train, "--train")
-    refuse_unwritable(report=report)
-    kinds = {"workers": workers, "decoder": decoder}
+    options: dict[str, Any] = {"budget": 60.0, "num_workers": _workers_to_try()}
+    options |= Flags(_TUNE_FLAGS, flags.values).given_to(None)
+    kinds = Flags(_KIND_FLAGS, flags.values)
+    flags = Flags(LOADER_FLAGS, flags.values)
+    values.refuse_unwritable(report=report)
     if target is not None:
-        _refuse_beside_target(shards, flags, kinds)
-        make: Any = resolve_target(target, "--target")
+        if given := [*([] if shards is None else [shards]), *flags.given(), *kinds.given()]:
+            raise PlanError(
+                f"--target makes its own loader, so {given[0]} has no effect; leave it out"
+            )
+        make: Any = values.resolve_target(target, "--target")
     elif shards is None:
         raise PlanError("give SHARDS, the folder of a dataset, or --target module:function")
     else:
-        asked = {name: _several(name, text) for name, text in kinds.items()}
-        several = {name: values for name, values in asked.items() if len(values) > 1}
+        asked = kinds.given_to(None)
+        several = {name: found for name, found in asked.items() if len(found) > 1}
         options["variants"] = [
-            dict(zip(several, values, strict=True)) for values in product(*several.values())
+            dict(zip(several, chosen, strict=True)) for chosen in product(*several.values())
         ]
-        fixed = {name: values[0] for name, values in asked.items() if name not in several}
+        fixed = {name: found[0] for name, found in asked.items() if name not in several}
         make = maker_of(shards, flags, **fixed)
-    options["num_workers"] = (
-        _workers_to_try() if num_workers is None else parse_numbers(num_workers, "--num-workers")
-    )
     total = round(1000 * options["budget"])
     with Progress("tuning", unit="trial", total=total, total_unit="ms") as bar:
 
@@ -138,23 +138,6 @@ def _workers_to_try() -> tuple[int, ...]:
 
     cpus = default_workers()
     return tuple(sorted({0, cpus, *(1 << power for power in range((2 * cpus).bit_length()))}))
-
-
-def _several(name: str, asked: str) -> list[str]:
-    values = [value.strip() for value in asked.split(",")]
-    for value in values:
-        if value not in _KINDS[name]:
-            kinds = ", ".join(_KINDS[name])
-            raise PlanError(f"--{name} {asked!r}: {value!r} is not one of {kinds}")
-    return values
-
-
-def _refuse_beside_target(shards: str | None, flags: Flags, kinds: dict[str, str]) -> None:
-    given = [] if shards is None else [shards]
-    given += flags.given()
-    given += [f"--{name} {kind}" for name, kind in kinds.items() if kind not in ("threads", "auto")]
-    if given:
-        raise PlanError(f"--target makes its own loader, so {given[0]} has no effect; leave it out")
 
 
 def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool) -> None:

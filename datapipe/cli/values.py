@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datapipe.cli.fields import field_value
+from datapipe.declared import check_value
 from datapipe.errors import PlanError
+from datapipe.quantities import Bytes
 
 if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
@@ -36,6 +38,24 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise PlanError(f"{option} {text!r}: give whole numbers such as 0,1,2,4") from None
+
+
+def names_among(*known: str) -> Callable[[str, str], list[str]]:
+    """Return a parser of some of these names: `cpu,dali`."""
+
+    def parse(text: str, option: str) -> list[str]:
+        names = [name.strip() for name in text.split(",")]
+        for name in names:
+            if name not in known:
+                raise PlanError(f"{option} {text!r}: {name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def parse_bytes(text: str, option: str) -> Any:
+    """Parse a size in bytes: `8GB`."""
+    return check_value(option, text, Bytes, PlanError)
 
 
 def parse_json_object(text: str, option: str) -> dict[str, Any]:

@@ -16,16 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datapipe.cpus import available_cpus
 from datapipe.curate.copy import copy_samples
 from datapipe.curate.new_shards import SampleRun
 from datapipe.curate.salvage import ShardSalvage, salvage_shard
-from datapipe.curate.sources import local_folder
+from datapipe.curate.sources import SELECTION, check_name, check_unique, local_folder
 from datapipe.curate.spec import CopySpec
 from datapipe.declared import checked
-from datapipe.errors import PackError, SampleError
+from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.manifest import (
     MANIFEST,
@@ -44,7 +43,6 @@ from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
 from datapipe.pack.writers.shards import indexed_shard
-from datapipe.pack.writers.ustar import member_header
 from datapipe.progress import Progress
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
@@ -221,42 +219,43 @@ class _DatasetSalvage:
         """Copy the samples into new shards; return their number."""
         located = self.located
         if not sum(self._samples):
-            unchecked = ""
-            if self.without_checksum:
-                unchecked = (
-                    f", but {self.without_checksum:,} have no checksum; --unchecked "
-                    "(unchecked=True) takes them"
-                )
+            count = self.without_checksum
+            remedy = f", but {count:,} have no checksum; --unchecked (unchecked=True) takes them"
+            unchecked = remedy if count else ""
             raise PackError(
                 f"{located.title}: no intact sample is left{unchecked}; restore it from a copy, or "
                 "pack again"
             )
-        self._check_keys(output)
+        if not (output.renumber or located.own):
+            remedy = "give --renumber, which makes new keys"
+            tables = map(read_index, map(self._spooled, range(len(self._samples))))
+            keys = pa.chunked_array(
+                [table["key"].combine_chunks() for table in tables], pa.string()
+            )
+            for key in keys.to_pylist():
+                check_name(located.title, f"{key}.jpeg", remedy)
+            check_unique(keys, remedy)
         names = [entry.name for entry in located.entries]
         store = (
             RemoteStore(located.shards.folder, names)
             if isinstance(located.shards, RemoteSource)
             else ShardStore(located.shards.folder, names)
         )
-        rows = partial(self._rows, renumber=output.renumber)
         runs = [
-            SampleRun(store=store, shard=number, samples=count, rows=partial(rows, number))
+            SampleRun(store=store, shard=number, samples=count, rows=partial(self._rows, number))
             for number, count in enumerate(self._samples)
             if count
         ]
         digest = hashlib.sha256("".join(self._digests).encode()).hexdigest()
-        made_by: dict[str, Any] = {"command": "repair", "selection": digest}
+        made_by: dict[str, Any] = {"command": "repair", SELECTION: digest}
         made_by |= {"renumber": True} if output.renumber else {}
         size, rejects = sum(max(entry.bytes, 0) for entry in located.entries), [*self._rejects()]
         with closing(store):
             return copy_samples(runs, out, made_by, output, rejects=rejects, bytes=size).samples
 
-    def _rows(self, number: int, *, renumber: bool) -> pa.Table:
+    def _rows(self, number: int) -> pa.Table:
         table = read_index(self._spooled(number))
         columns = [table[name].combine_chunks() for name in SCHEMA.names]
-        if renumber:
-            first = sum(self._samples[:number])
-            columns[0] = pa.array([f"{first + n:09}" for n in range(len(table))], pa.string())
         return pa.Table.from_arrays(columns, schema=SCHEMA)
 
     def _rejects(self) -> Iterator[Reject]:
@@ -270,25 +269,6 @@ class _DatasetSalvage:
             reasons = "; ".join(f"{f.place.removeprefix('sample ')}{f.problem}" for f in findings)
             source = first.source or (f"{file}:{key}" if key else file)
             yield Reject(source, reasons, "StoreError", file)
-
-    def _check_keys(self, output: CopySpec) -> None:
-        """Refuse keys that two samples have, or that no member of ours can have."""
-        if output.renumber or self.located.own:
-            return
-        tables = map(read_index, map(self._spooled, range(len(self._samples))))
-        keys = pa.chunked_array([table["key"].combine_chunks() for table in tables], pa.string())
-        problem = ""
-        if pc.count_distinct(keys).as_py() < len(keys):
-            problem = "keys that belong to more than one sample"
-        try:
-            for key in keys.to_pylist():
-                member_header(f"{key}.jpeg", 0)
-        except SampleError as error:
-            problem = str(error)
-        if problem:
-            raise PackError(
-                f"{self.located.title} has {problem}; give --renumber, which makes new keys"
-            )
 
     def remake(self) -> tuple[int, tuple[str, ...]]:
         """Make files of the index again in place; return the samples, and names of the files."""
@@ -306,7 +286,7 @@ class _DatasetSalvage:
         entries, remade = list(located.entries), []
         for number in self._remade:
             entry = entries[number]
-            table, path = self._rows(number, renumber=False), home / entry.index
+            table, path = self._rows(number), home / entry.index
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{path.name}.tmp")
             with located.shards.open(entry.name) as file:
@@ -329,7 +309,7 @@ class _DatasetSalvage:
             write_manifest(home, manifest)
             remade.append(MANIFEST)
         damaged = [finding.file for finding in check_derived(home, manifest)[1]]
-        for folder in dict.fromkeys(file.partition("/")[0] for name in damaged):
+        for folder in dict.fromkeys(name.partition("/")[0] for name in damaged):
             if folder != FIELDS:
                 rmtree(home / folder, ignore_errors=True)
                 remade.append(f"{folder}/")

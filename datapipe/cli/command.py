@@ -23,7 +23,7 @@ from datapipe.errors import DatapipeError
 
 COMMANDS = {
     "pack": "pack",
-    "convert": "convert",
+    "convert": "pack",
     "inspect": "inspect",
     "preview": "preview",
     "verify": "verify",

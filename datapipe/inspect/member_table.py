@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,21 +24,24 @@ ONLY_INDEX = "nothing else says which samples of its shard are in the view; make
 """End of the problem of an index that cannot be made from its shard."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemberTable:
-    """N samples of a shard with M members and I images, in the order of the index."""
+    """N samples of a shard with M members and I images, in the order of the index.
 
-    table: pa.Table  # of the schema of an index
+    Of each member, [M]: the number of its `sample`, `offset` of its data in the shard and `size` in
+    bytes, all int64, and its checksum `crc32`, uint32.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table  # of the schema of an index
+        counts = pc.list_value_length(table["ext"]).to_numpy()
+        self.sample: Int64 = np.repeat(np.arange(len(table), dtype=np.int64), counts)
+        self.offset: Int64 = self._values("offset").to_numpy()
+        self.size: Int64 = self._values("size").to_numpy()
+        self.crc32: UInt32 = self._values("crc32").to_numpy()
 
     @cached_property
     def keys(self) -> list[str]:
         return self.table["key"].to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def sample(self) -> Int64:
-        """Number of the sample of each member: int64 [M]."""
-        counts = pc.list_value_length(self.table["ext"]).to_numpy()
-        return np.repeat(np.arange(len(self.table), dtype=np.int64), counts)
 
     @cached_property
     def exts(self) -> list[str]:
@@ -67,24 +67,9 @@ class MemberTable:
         return np.frombuffer(padded.buffers()[2], np.uint8).reshape(-1, MAX_NAME)
 
     @cached_property
-    def offset(self) -> Int64:
-        """Position of the data of each member in the shard: int64 [M]."""
-        return self._numbers("offset")
-
-    @cached_property
     def by_offset(self) -> Int64:
         """Numbers of the members by their position in the shard: int64 [M]."""
         return np.argsort(self.offset, kind="stable")
-
-    @cached_property
-    def size(self) -> Int64:
-        """Bytes of each member: int64 [M]."""
-        return self._numbers("size")
-
-    @cached_property
-    def crc32(self) -> UInt32:
-        """Checksum of each member: uint32 [M]."""
-        return self._numbers("crc32")
 
     @cached_property
     def image(self) -> Int64:
@@ -103,9 +88,6 @@ class MemberTable:
 
     def _values(self, name: str) -> pa.Array:
         return pc.list_flatten(self.table[name]).combine_chunks()
-
-    def _numbers(self, name: str) -> npt.NDArray[Any]:
-        return self._values(name).to_numpy()  # type: ignore[no-any-return]
 
 
 def _rows_of_columns(columns: Columns, first: int, stop: int) -> Iterator[Row]:
@@ -133,7 +115,7 @@ def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None
             problem = "is missing"
         else:
             table = parse_index(content, entry.index, sha256=entry.index_sha256 or None)
-            members = MemberTable(table=table)
+            members = MemberTable(table)
             if entry.samples not in (UNKNOWN, len(table)):
                 problem = f"has {len(table):,} samples, the manifest says {entry.samples:,}"
     except IndexMismatch as error:
@@ -144,7 +126,7 @@ def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None
     if columns is not None:
         first, stop = columns.shard_sample[number : number + 2].tolist()
         if problem:
-            members = MemberTable(table=to_table(Rows(_rows_of_columns(columns, first, stop))))
+            members = MemberTable(to_table(Rows(_rows_of_columns(columns, first, stop))))
         elif members is not None and _differs(columns, first, members):
             what = f"differs from {entry.index}; remove the folder, and it is rebuilt"
             found.append(Finding(file=f"{COLUMNS}/", problem=what))

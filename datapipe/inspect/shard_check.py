@@ -227,15 +227,12 @@ def _is_right(data: memoryview, between: list[memoryview], spans: _Spans) -> boo
     return total == crc32(data)
 
 
-def check_tar(check: MemberCheck, place: Path) -> None:
-    """Compare the structure of a tar with its index, after its members were compared.
-
-    `place` names the tar in messages.
-    """
+def check_tar(check: MemberCheck) -> None:
+    """Compare the structure of a tar with its index, after its members were compared."""
     table = check.members
     starts_well = table.offset.min(initial=BLOCK) == BLOCK
     if not (starts_well and check.is_plain.all() and _ends_well(check)):
-        _walk(check, place)
+        _walk(check)
 
 
 def _ends_well(check: MemberCheck) -> bool:
@@ -251,20 +248,16 @@ def _ends_well(check: MemberCheck) -> bool:
     return check.file.fill(tail, last) == len(tail) and not bytes(tail).strip(b"\0")
 
 
-def _walk(check: MemberCheck, place: Path) -> None:
+def _walk(check: MemberCheck) -> None:
     """Read all headers, and name what differs from the index."""
     table, found = check.members, check.found
-    at_offset = {
-        (offset, size): number
-        for number, (offset, size) in enumerate(
-            zip(table.offset.tolist(), table.size.tolist(), strict=True)
-        )
-    }
-    scanner = ResyncScanner(place, check.file, window=_WINDOW)
+    places = zip(table.offset.tolist(), table.size.tolist(), strict=True)
+    numbers = {place: number for number, place in enumerate(places)}
+    scanner = ResyncScanner(Path(found.file), check.file, window=_WINDOW)
     walked = set()
     try:
         for member in scanner:
-            number = at_offset.get((member.offset, member.size))
+            number = numbers.get((member.offset, member.size))
             if number is None:
                 found.unindexed += 1
                 if check.located.own:
@@ -273,22 +266,22 @@ def _walk(check: MemberCheck, place: Path) -> None:
                 continue
             walked.add(number)
             if check.is_right[number] and not has_name(member.name, check, number):
-                check.add(
-                    number, f"its header calls it {member.name!r}", **_header_of(table, number)
-                )
+                problem = f"its header calls it {member.name!r}"
+                check.add(number, problem, **_header_of(table, number))
     except (OSError, StoreError) as error:
         found.add(read_failure(error))
     _look_at_padding(check)
-    gaps = [gap for gap in scanner.gaps if gap.reason or check.located.own]
     for number in np.flatnonzero(check.is_right & ~check.is_plain).tolist():
         # A header in the wrong place may have led the walk past whole ones.
         if (check.located.own or number not in walked) and not _has_header(check, number):
             check.add(number, "its header is damaged", **_header_of(table, number))
-    for gap in gaps:
+    for start, stop, reason in scanner.gaps:
         # Bytes that a finding about a member covers are named already.
-        if not any(_overlaps(gap.start, gap.stop, f.start, f.stop) for f in found.findings):
-            reason = gap.reason or "blocks of zeros between members"
-            found.add(reason, start=gap.start, stop=gap.stop)
+        named = any(
+            start < (f.stop or 0) and f.start is not None and f.start < stop for f in found.findings
+        )
+        if not named and (reason or check.located.own):
+            found.add(reason or "blocks of zeros between members", start=start, stop=stop)
     if check.located.own and not found.findings and not _ends_well(check):
         end = int((table.offset + -(-table.size // BLOCK) * BLOCK).max(initial=0))
         found.add(f"does not end in {len(END):,} zeros", start=end, stop=check.file.size)
@@ -335,28 +328,22 @@ def has_name(name: str, check: MemberCheck, number: int) -> bool:
     return stated in ((key, ext), (key, ext.rpartition(".")[0]))
 
 
-def _overlaps(start: int, stop: int, other: int | None, end: int | None) -> bool:
-    return other is not None and end is not None and start < end and other < stop
-
-
-def check_unindexed(
-    place: Path, file: OpenFile, found: FileFindings, *, deep: bool, tell: Tell
-) -> None:
+def check_unindexed(file: OpenFile, found: FileFindings, *, deep: bool, tell: Tell) -> None:
     """Check a tar without an index: its structure, and its images if `deep`."""
-    scanner = ResyncScanner(place, file, window=_AT_ONCE if deep else _WINDOW)
+    scanner = ResyncScanner(Path(found.file), file, window=_AT_ONCE if deep else _WINDOW)
     reached = 0
     try:
         for member in scanner:
             found.unindexed += 1
             key, ext = split_name(member.name) or ("", "")
-            kind = member_kind(ext) if deep else ""
-            if kind and (
-                problem := content_problem(kind, scanner.read(member.offset, member.size))
-            ):
-                where = {"start": member.offset, "stop": member.offset + member.size}
-                found.add(problem, key=key, member=member.name, **where)
-            tell(1, member.offset + member.size - reached)
-            reached = member.offset + member.size
+            end = member.offset + member.size
+            if deep and (kind := member_kind(ext)):
+                problem = content_problem(kind, scanner.read(member.offset, member.size))
+                if problem:
+                    where = {"start": member.offset, "stop": end}
+                    found.add(problem, key=key, member=member.name, **where)
+            tell(1, end - reached)
+            reached = end
     except (OSError, StoreError) as error:
         found.add(read_failure(error))
     for gap in scanner.gaps:

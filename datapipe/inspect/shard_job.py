@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from pathlib import Path
 
 import numpy as np
 
@@ -86,10 +85,9 @@ class ShardJob:
                     found.add(f"is missing, with {samples:,} samples")
                     found.damaged.update(range(samples))
                 elif self._members is None:
-                    place = Path(entry.name)
-                    check_unindexed(place, file, found, deep=self._deep, tell=self._tell)
+                    check_unindexed(file, found, deep=self._deep, tell=self._tell)
                 else:
-                    check_tar(self._check(file, self._members, found), Path(entry.name))
+                    check_tar(self._check(file, self._members, found))
         except (OSError, StoreError) as error:
             if all(finding.problem != read_failure(error) for finding in found.findings):
                 found.add(read_failure(error))

@@ -52,15 +52,15 @@ def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterat
         for piece in range(builder.pieces):
             builder.run(piece, watch)
         batch, units = builder.result(), job.share.units
+        tokens, sizes = batch.get("input_ids"), units.sizes
         slots = range(min(len(job.samples), samples))
-        has_tokens = "input_ids" in batch
         shown = [_sample(context, job, builder, batch, slot) for slot in slots]
         yield {
             "step": number,
             "units": np.diff(units.offsets).tolist(),
             # Tokens of each sample, and of a row of the batch with its padding
-            "lengths": units.sizes.tokens.tolist() if has_tokens and units.sizes is not None else [],
-            "capacity": pack or (int(batch["input_ids"].shape[1]) if has_tokens else 0),
+            "lengths": [] if tokens is None or sizes is None else sizes.tokens.tolist(),
+            "capacity": pack or (0 if tokens is None else int(tokens.shape[1])),
             "arrays": {name: _described(v) for name, v in batch.items() if name != GEOMETRY},
             "samples": shown,
         }

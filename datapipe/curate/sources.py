@@ -49,10 +49,16 @@ def open_source(path: str | PathLike[str], out: str | PathLike[str]) -> Dataset:
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{path} holds arrays; give the shards that they were made from")
-    folder = local_folder(out).resolve()
-    if isinstance(dataset.folder, Path) and folder.is_relative_to(dataset.folder.resolve()):
-        raise PackError(f"{out} is inside the dataset {path}; give a folder outside it")
+    folder_outside(out, path, dataset.folder)
     return dataset
+
+
+def folder_outside(out: str | PathLike[str], dataset: str | PathLike[str], shards: object) -> Path:
+    """Return the folder that `out` names; PackError if it is in the folder of the shards."""
+    folder = local_folder(out)
+    if isinstance(shards, Path) and folder.resolve().is_relative_to(shards.resolve()):
+        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside it")
+    return folder
 
 
 def local_folder(out: str | PathLike[str]) -> Path:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -58,40 +58,32 @@ def own_flag(
     return Flag(name=name, kind=kind, default=default, help=help, parse=parse)
 
 
-def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **changes: Any) -> Flag:
-    """Make an option of a field of a dataclass.
+def flag_of(
+    owner: Callable[..., Any], field: str, name: str = "", help: str = "", **changes: Any
+) -> Flag:
+    """Make an option of a field of a dataclass, or of an argument, which its function checks.
 
     Its name is that of the field, if not given, and its help the first sentence of the docstring.
     `changes` are attributes of the flag that differ from the declaration.
     """
+    is_field = isinstance(owner, type)
     kind = _read_as(declared_types(owner)[field])
-    default = next(each.default for each in fields(owner) if each.name == field)
+    default = inspect.signature(owner).parameters[field].default
+    has_default = isinstance(default, kind) and not (is_field and kind is str)
     found: dict[str, Any] = {
         "name": name or field,
         "kind": kind,
-        "default": default if kind is not str and isinstance(default, kind) else None,
+        "default": default if has_default else None,
         "help": help or help_of(owner, field),
-        "parse": partial(field_value, owner, field),
-        "owner": owner,
-        "field": field,
     }
+    if is_field:
+        found |= {"parse": partial(field_value, owner, field), "owner": owner, "field": field}
     return Flag(**found | changes)
 
 
-def flags_of(owner: type[Any], *names: str) -> list[Flag]:
-    """Make options of fields that have the same names."""
+def flags_of(owner: Callable[..., Any], *names: str) -> list[Flag]:
+    """Make options of fields or arguments that have the same names."""
     return [flag_of(owner, name) for name in names]
-
-
-def flags_from(function: Callable[..., Any], *names: str) -> list[Flag]:
-    """Make options of arguments that have the same names; the function checks what was typed."""
-    declared, parameters = declared_types(function), inspect.signature(function).parameters
-    flags = []
-    for name in names:
-        kind, default = _read_as(declared[name]), parameters[name].default
-        default = default if isinstance(default, kind) else None
-        flags.append(own_flag(name, help_of(function, name), kind, default))
-    return flags
 
 
 def help_of(owner: Callable[..., Any], field: str) -> str:
@@ -106,7 +98,7 @@ def help_of(owner: Callable[..., Any], field: str) -> str:
     raise AssertionError(f"{owner.__name__} does not document {field}")
 
 
-def field_value(owner: type[Any], field: str, given: Any, option: str) -> Any:
+def field_value(owner: Callable[..., Any], field: str, given: Any, option: str) -> Any:
     """Return the value of a dataclass's field from the text on the command line.
 
     Texts are read as `none`, `7`, `0.5`, `480x640`, `0.2:1`, `128,512` or themselves, whichever the

@@ -12,7 +12,7 @@ import typer
 
 import datapipe
 from datapipe.cli import options as shared
-from datapipe.cli.fields import flags_from, own_flag
+from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.output import print_rejects, print_table, print_written, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
@@ -52,12 +52,12 @@ _FLAGS = (
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     *shared.ENGINE_FLAGS,
-    own_flag("runtime_env", "Ray's, as a JSON object or a file with one."),
+    own_flag("runtime_env", "Ray's, as a JSON object or a file with one.", parse=parse_json_object),
     own_flag("quality", "Quality of images that are encoded again, 1 to 100.", int),
-    *flags_from(pack_dataset, "image_root", "key_from", "join"),
-    *flags_from(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
-    *flags_from(pack_dataset, "image_format", "video_size", "video_timeout"),
-    *flags_from(pack_dataset, "limit", "append", "dry_run", "staging"),
+    *flags_of(pack_dataset, "image_root", "key_from", "join"),
+    *flags_of(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
+    *flags_of(pack_dataset, "image_format", "video_size", "video_timeout"),
+    *flags_of(pack_dataset, "limit", "append", "dry_run", "staging"),
     shared.MAX_REJECTS,
     shared.SIDECARS,
     shared.FIELDS,
@@ -122,8 +122,6 @@ def pack(
             f"--tokenizer cannot count behind the URL {out}; leave it out: the first make_loader "
             "with a tokenizer counts"
         )
-    if "runtime_env" in options:
-        options["runtime_env"] = parse_json_object(options["runtime_env"], "--runtime-env")
     report = pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
@@ -171,7 +169,7 @@ def convert(
     Run the same command again to finish a conversion that was interrupted.
     """
     images, text = parse_array_image(image_size, image), text_spec(tokenizer, template=template)
-    options = flags.given_to(None) | flags.given_to(EngineSpec)
+    options = flags.given_to(None, EngineSpec)
     report = datapipe.convert_dataset(shards, arrays, image=images, text=text, **options)
     print_written({"": report}, "Converted into", as_json=as_json)
 

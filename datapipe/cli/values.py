@@ -32,6 +32,15 @@ def parse_share(text: str, option: str) -> float:
     return _parse_unit(text, _SHARES, f"{option} {text!r}: give a share such as 1% or 0.01")
 
 
+def parse_shares(text: str, option: str) -> dict[str, float]:
+    """Parse shares with names: `train=0.98,val=0.02`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    shares = {name.strip(): parse_share(share, f"{option}: {name}") for name, _, share in pairs}
+    if len(shares) < len(pairs):
+        raise PlanError(f"{option} names a part twice; give each one share")
+    return shares
+
+
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     """Parse whole numbers: `0,1,2`."""
     try:
@@ -40,11 +49,16 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
         raise PlanError(f"{option} {text!r}: give whole numbers such as 0,1,2,4") from None
 
 
-def names_among(*known: str) -> Callable[[str, str], list[str]]:
+def parse_names(text: str, option: str) -> tuple[str, ...]:
+    """Parse names: `key,source`."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def names_among(*known: str) -> Callable[[str, str], tuple[str, ...]]:
     """Return a parser of some of these names: `cpu,dali`."""
 
-    def parse(text: str, option: str) -> list[str]:
-        names = [name.strip() for name in text.split(",")]
+    def parse(text: str, option: str) -> tuple[str, ...]:
+        names = tuple(map(str.strip, text.split(",")))
         for name in names:
             if name not in known:
                 raise PlanError(f"{option} {text!r}: {name!r} is not one of {', '.join(known)}")

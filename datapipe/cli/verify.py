@@ -44,7 +44,7 @@ def verify(
     Exits with 1 if something is damaged. Nothing is changed. --json lists all findings.
     """
     try:
-        options = flags.given_to(None) | flags.given_to(EngineSpec)
+        options = flags.given_to(None, EngineSpec)
         report = datapipe.verify_dataset(dataset, **options)
     except KeyboardInterrupt:  # there is nothing to continue
         print("\nInterrupted; the dataset is as it was.", file=sys.stderr)

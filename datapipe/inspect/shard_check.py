@@ -8,11 +8,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools
+from datapipe.array_types import Bools, Int64
 from datapipe.decode.image import check_image, check_indexed
 from datapipe.errors import DecodeError, StoreError
 from datapipe.index.files.crc32 import crc32, crc32_combine
@@ -48,19 +47,6 @@ Tell = Callable[[int, int], None]
 """Told of members and bytes that were compared; raises to stop the work."""
 
 _buffers = threading.local()
-
-
-class _Spans(NamedTuple):
-    """Members of a shard by offset: their numbers in the index, bounds, sizes and checksums."""
-
-    numbers: list[int]
-    starts: list[int]
-    ends: list[int]  # offsets behind the last byte
-    sizes: list[int]
-    crc32: list[int]
-
-    def some(self, start: int, stop: int) -> _Spans:
-        return _Spans(*(values[start:stop] for values in self))
 
 
 @dataclass
@@ -100,50 +86,51 @@ class MemberCheck:
         order = order[edges[part] : edges[part + 1]]
         if not len(order):
             return
-        offsets, sizes = table.offset[order], table.size[order]
-        values = order, offsets, offsets + sizes, sizes, table.crc32[order]
-        spans = _Spans(*(of_all.tolist() for of_all in values))
-        before = spans.starts[0] - self.lead
+        starts = table.offset[order].tolist()
+        ends = (table.offset[order] + table.size[order]).tolist()
+        before = starts[0] - self.lead
         if part:
             before = int(table.offset[last] + table.size[last])
             self._padding = -int(table.size[last]) % BLOCK
         first = 0
         while first < len(order):
-            stop = bisect_right(spans.ends, spans.starts[first] + _AT_ONCE, first + 1)
-            self._compare(spans.some(first, stop), before)
-            before, first = spans.ends[stop - 1], stop
+            stop = bisect_right(ends, starts[first] + _AT_ONCE, first + 1)
+            self._compare(order[first:stop], before)
+            before, first = ends[stop - 1], stop
         if self.lead:
             self._look_at_headers()
 
-    def _compare(self, spans: _Spans, before: int) -> None:
+    def _compare(self, numbers: Int64, before: int) -> None:
         """Compare successive members, and keep what stands between them from `before` on."""
-        count, size = len(spans.numbers), self.file.size - self.origin
-        begin, last = spans.starts[0], max(spans.ends)
+        table, count, end = self.members, len(numbers), self.file.size - self.origin
+        offsets, sizes = table.offset[numbers], table.size[numbers]
+        begin, last = int(offsets[0]), int((offsets + sizes).max())
         is_large = count == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
         # Large gaps, which other members fill, are left to the walk; so is a damaged index.
         start = before if 0 <= begin - before <= _AT_ONCE else max(begin, 0)
-        length = max(min(begin if is_large else last, size) - start, 0)
+        length = max(min(begin if is_large else last, end) - start, 0)
         skip = (start + self.origin) % _PAGE
         view = _buffer(skip + length)[: skip + length]
         try:
             if is_large:
-                self._compare_large(spans.numbers[0])
+                self._compare_large(int(numbers[0]))
             view = view[skip : self.file.fill(view, start + self.origin - skip)]
         except (OSError, StoreError) as error:
             if count == 1:
-                self.add(spans.numbers[0], read_failure(error))
+                self.add(int(numbers[0]), read_failure(error))
             else:
                 for at in range(count):
-                    self._compare(spans.some(at, at + 1), spans.starts[at] - self.lead)
+                    self._compare(numbers[at : at + 1], int(offsets[at]) - self.lead)
             return
-        starts, ends = [at - start for at in spans.starts], [at - start for at in spans.ends]
+        starts, ends = (offsets - start).tolist(), (offsets + sizes - start).tolist()
+        sums = table.crc32[numbers].tolist()
         between = list(map(view.__getitem__, map(slice, [0, *ends], starts)))
-        if not is_large and (self.deep or not _is_right(view, between, spans)):
-            for number, begin, end, stated in zip(
-                spans.numbers, starts, ends, spans.crc32, strict=True
+        if not is_large and (self.deep or not _is_right(view, between, sizes.tolist(), sums)):
+            for number, first, stop, stated in zip(
+                numbers.tolist(), starts, ends, sums, strict=True
             ):
-                data = view[begin:end]
-                if end > len(view):
+                data = view[first:stop]
+                if stop > len(view):
                     self.add(number, CUT_OFF)
                 elif crc32(data) != stated:
                     self.add(number, OTHER_BYTES)
@@ -151,11 +138,11 @@ class MemberCheck:
                     self._decode(number, data)
         if self.lead:
             self._between += b"".join(between)
-            self._kept += spans.numbers
+            self._kept += numbers.tolist()
             if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
         self.found.members += count
-        self.found.bytes += sum(spans.sizes)
+        self.found.bytes += int(sizes.sum())
         self.tell(count, last - start)
 
     def _look_at_headers(self) -> None:
@@ -213,16 +200,18 @@ class MemberCheck:
         self.found.add(problem, key=key, member=table.name(number), source=source, **span)
 
 
-def _is_right(data: memoryview, between: list[memoryview], spans: _Spans) -> bool:
+def _is_right(
+    data: memoryview, between: list[memoryview], sizes: list[int], sums: list[int]
+) -> bool:
     """Return whether the members in `data`, with `between` before each, have their checksums.
 
     One checksum is taken of them all: a thread waits for the interpreter's lock after each, and two
     were hardly faster than one. False too where members overlap or are cut.
     """
-    if min(spans.sizes) < 0 or sum(spans.sizes) + sum(map(len, between)) != len(data):
+    if min(sizes) < 0 or sum(sizes) + sum(map(len, between)) != len(data):
         return False
     total = 0
-    for piece, stated, size in zip(between, spans.crc32, spans.sizes, strict=True):
+    for piece, stated, size in zip(between, sums, sizes, strict=True):
         total = crc32_combine(crc32(piece, total), stated, size)
     return total == crc32(data)
 

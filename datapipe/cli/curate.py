@@ -181,19 +181,12 @@ def diff(a: _Dataset, b: _Dataset, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"is_same": found.is_same, **asdict(found)}))
     else:
-        print_table(
-            "The samples are the same" if found.is_same else "The samples differ",
-            {
-                "samples": f"A {found.samples[0]:,}, B {found.samples[1]:,}",
-                "equal": f"{found.equal:,}",
-                "changed": f"{found.changed:,}",
-                "renamed": f"{found.renamed:,}",
-                "only in A": f"{found.only_a:,}",
-                "only in B": f"{found.only_b:,}",
-            },
-        )
-        names = {"only_a": "only in A", "only_b": "only in B"}
+        names = {name: name for name in ("equal", "changed", "renamed")}
+        names |= {"only_a": "only in A", "only_b": "only in B"}
+        rows = {"samples": f"A {found.samples[0]:,}, B {found.samples[1]:,}"}
+        rows |= {said: f"{getattr(found, name):,}" for name, said in names.items()}
+        print_table(f"The samples {'are the same' if found.is_same else 'differ'}", rows)
         for name, keys in found.examples.items():
             if keys:
-                print(shown(f"{names.get(name, name)}: {', '.join(keys)}"))
+                print(shown(f"{names[name]}: {', '.join(keys)}"))
     raise typer.Exit(0 if found.is_same else 1)

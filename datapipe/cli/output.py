@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
@@ -106,15 +106,15 @@ class _Guarded:
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._stream, attribute)
 
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            raise OutputLost(self._name, error) from error
+    def write(self, text: str) -> Any:
+        return self._try(self._stream.write, text)
 
     def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[..., Any], *given: str) -> Any:
         try:
-            self._stream.flush()
+            return act(*given)
         except OSError as error:
             raise OutputLost(self._name, error) from error
 

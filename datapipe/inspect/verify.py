@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,10 +113,12 @@ def verify_dataset(
         opened = Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
         findings += check_field_values(opened, whole)
     samples = sum(file.samples for file in files) if manifest is None else manifest.samples
+    # Texts and images of arrays are in two files, and a sample is counted once.
+    damaged = {("" if arrays else file.file, n) for file in files for n in file.damaged}
     return VerifyReport(
         dataset=located.title,
         samples=samples,
-        damaged_samples=len({pair for file in files for pair in _samples_of(file)}),
+        damaged_samples=len(damaged),
         files=len({file.file for file in files}),
         members=sum(file.members for file in files),
         bytes=sum(file.bytes for file in files),
@@ -124,12 +126,6 @@ def verify_dataset(
         findings=tuple(dict.fromkeys(findings)),  # a lost array is named by each of its jobs
         notes=tuple(notes),
     )
-
-
-def _samples_of(file: FileFindings) -> Iterator[tuple[str, int]]:
-    # Texts and images of arrays are in two files, and a sample is counted once.
-    name = "" if file.file.endswith(".npy") else file.file
-    return ((name, sample) for sample in file.damaged)
 
 
 def _checker(located: DatasetFiles, deep: bool) -> Callable[[int], FileFindings]:

@@ -35,8 +35,8 @@ COMMANDS = {
     "dedup": "curate",
     "diff": "curate",
     "plan": "plan",
-    "profile": "profile",
-    "tune-workers": "tune",
+    "profile": "measure",
+    "tune-workers": "measure",
     "check-model": "check_model",
 }
 """Module of each command; its function has the command's name."""

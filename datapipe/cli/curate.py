@@ -28,8 +28,7 @@ _OUTPUT = flags_of(
 )
 _SHOWN = 10  # findings and inputs of a repair
 _Dataset = Annotated[
-    str,
-    typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
+    str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
 ]
 _Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside the old one.")]
 

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from datapipe.progress import readable_size
@@ -41,9 +40,11 @@ def print_written(
 ) -> None:
     """Print the reports of new datasets by name; that of a single one has none."""
     if as_json:
-        found = {name: asdict(report) for name, report in reports.items()}
-        kept = {name: {k: f[k] for k in _WRITTEN if k in f} for name, f in found.items()}
-        print(json.dumps(kept.get("", kept)))
+        found = {
+            name: {key: getattr(report, key) for key in _WRITTEN if hasattr(report, key)}
+            for name, report in reports.items()
+        }
+        print(json.dumps(found.get("", found)))
         return
     for report in reports.values():
         title, done = f"{made} {report.output}", report.samples

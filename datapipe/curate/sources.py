@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -93,9 +93,7 @@ def copy_chosen(
     with ExitStack() as opened:
         runs: list[SampleRun] = []
         for part in parts:
-            store = open_store(part.dataset)
-            opened.callback(store.close)
-            runs += _runs(part, store)
+            runs += _runs(part, opened.enter_context(closing(open_store(part.dataset))))
         if output.view and any(run.tar is None for run in runs):
             raise PackError("a view only works on folders; leave it out to copy samples from a URL")
         size = sum(_bytes(part) for part in parts)

@@ -1,4 +1,4 @@
-"""`datapipe tune-workers`: how many workers a loader should have here."""
+"""`datapipe profile` and `tune-workers`: where a loader's time goes, how many workers it needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,14 +15,64 @@ import datapipe
 from datapipe.cli import values
 from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import LOADER_FLAGS, Flags, maker_of, with_flags
-from datapipe.cli.options import AsJson, OptionalShards, Report
-from datapipe.cli.output import shown
+from datapipe.cli.options import AsJson, OptionalShards, Report, Shards
+from datapipe.cli.output import shown, shown_lines
 from datapipe.errors import PlanError
 from datapipe.progress import Progress
 
 if TYPE_CHECKING:
     from datapipe.tune.result import TuneResult
     from datapipe.tune.trial import Trial
+
+
+@with_flags(
+    *LOADER_FLAGS,
+    own_flag("num_workers", "Number of workers.  [default: as make_loader]", int),
+    own_flag("prefetch_factor", "Steps to prepare ahead.", int, 2),
+    own_flag("workers", "Kind: threads or processes.", str, "threads"),
+    own_flag("decoder", "auto, cpu or dali.", str, "auto"),
+)
+def profile(
+    shards: Shards,
+    flags: Flags,
+    seconds: Annotated[float, typer.Option(help="Time to measure the running loader.")] = 10.0,
+    step_time: Annotated[
+        str | None, typer.Option(help="Time of a training step, such as 120ms.")
+    ] = None,
+    report: Report = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a timeline for chrome://tracing or Perfetto.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find out what holds a loader back, and what would make it faster here."""
+    pace = None if step_time is None else values.parse_seconds(step_time, "--step-time")
+    values.refuse_unwritable(report=report, trace=trace)
+    from datapipe.profile.job import profile_loader
+    from datapipe.profile.text import profile_text
+
+    make = maker_of(shards, flags)
+    with Progress("measuring", unit="phase") as bar:
+        found = profile_loader(
+            make,
+            shards=shards,
+            seconds=seconds,
+            step_time=pace,
+            say=lambda phase: bar.advance(note=phase),
+        )
+    if trace is not None:
+        from datapipe.report.trace import write_trace
+
+        write_trace(trace, found.forecast.run.events)
+    if report is not None:
+        from datapipe.profile.page import write_report
+
+        write_report(found, report)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    print(shown_lines(profile_text(found)))
+
 
 _TUNE_FLAGS = (
     own_flag("budget", "Time for everything, such as 60s.", str, "60s", values.parse_seconds),

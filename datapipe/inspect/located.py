@@ -172,11 +172,6 @@ def _entry(name: str, there: set[str]) -> Shard:
     stem = name.removesuffix(".tar")
     of_others = f"{stem}.index.parquet"
     is_own = f"{stem}.parquet" in there or (of_others not in there and bool(_OWN.fullmatch(name)))
-    return Shard(
-        name=name,
-        index=f"{stem}.parquet" if is_own else of_others,
-        samples=UNKNOWN,
-        images=UNKNOWN,
-        bytes=UNKNOWN,
-        index_sha256="",
-    )
+    index = f"{stem}.parquet" if is_own else of_others
+    counts = dict.fromkeys(("samples", "images", "bytes"), UNKNOWN)
+    return Shard(name=name, index=index, index_sha256="", **counts)

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from benchmarks.common import Contestant, Run, command, machine, parse, race
 from benchmarks.data import fresh, packed, photographs, timed, warm_cache
-from datapipe.curate.merge import merge_datasets
-from datapipe.curate.select import select_samples
+from datapipe.curate.choose import merge_datasets, select_samples, split_dataset
 from datapipe.curate.spec import CopySpec
-from datapipe.curate.split import split_dataset
 
 
 def main() -> None:

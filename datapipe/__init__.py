@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from datapipe.convert.job import ConvertReport as ConvertReport
     from datapipe.convert.job import convert_dataset as convert_dataset
     from datapipe.convert.packed_index import pack_arrays as pack_arrays
+    from datapipe.curate.choose import merge_datasets as merge_datasets
+    from datapipe.curate.choose import select_samples as select_samples
+    from datapipe.curate.choose import split_dataset as split_dataset
     from datapipe.curate.dedup import dedup_dataset as dedup_dataset
-    from datapipe.curate.merge import merge_datasets as merge_datasets
     from datapipe.curate.repair import RepairReport as RepairReport
     from datapipe.curate.repair import repair_dataset as repair_dataset
-    from datapipe.curate.select import select_samples as select_samples
     from datapipe.curate.spec import CopyReport as CopyReport
     from datapipe.curate.spec import CopySpec as CopySpec
-    from datapipe.curate.split import split_dataset as split_dataset
     from datapipe.decode.dali.options import DaliOptions as DaliOptions
     from datapipe.decode.spec import ImageSpec as ImageSpec
     from datapipe.decode.spec import VideoSpec as VideoSpec
@@ -87,12 +87,10 @@ _LAZY = {
         "cache.spec": "CacheSpec",
         "convert.job": "ConvertReport convert_dataset",
         "convert.packed_index": "pack_arrays",
+        "curate.choose": "merge_datasets select_samples split_dataset",
         "curate.dedup": "dedup_dataset",
-        "curate.merge": "merge_datasets",
         "curate.repair": "RepairReport repair_dataset",
-        "curate.select": "select_samples",
         "curate.spec": "CopyReport CopySpec",
-        "curate.split": "split_dataset",
         "decode.dali.options": "DaliOptions",
         "decode.spec": "ImageSpec VideoSpec",
         "errors": (

@@ -23,7 +23,7 @@ from datapipe.errors import DatapipeError
 
 COMMANDS = {
     "pack": "pack",
-    "convert": "convert",
+    "convert": "pack",
     "inspect": "inspect",
     "preview": "preview",
     "verify": "verify",
@@ -35,8 +35,8 @@ COMMANDS = {
     "dedup": "curate",
     "diff": "curate",
     "plan": "plan",
-    "profile": "profile",
-    "tune-workers": "tune",
+    "profile": "measure",
+    "tune-workers": "measure",
     "check-model": "check_model",
 }
 """Module of each command; its function has the command's name."""
@@ -114,7 +114,7 @@ def imported(name: str) -> Any:
     from datapipe.cli.options import with_storage_options
 
     module = importlib.import_module(f"datapipe.cli.{COMMANDS[name]}")
-    command = getattr(module, _function(name))
+    command = getattr(module, name.replace("-", "_"))
     if name != "check-model":  # it reads local folders only
         command = with_storage_options(command)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -122,18 +122,10 @@ def imported(name: str) -> Any:
     return typer.main.get_command(single)
 
 
-def _function(name: str) -> str:
-    return name.replace("-", "_")
-
-
 def _help(name: str) -> str | None:
+    source = Path(__file__).with_name(f"{COMMANDS[name]}.py").read_bytes()
     return next(
         ast.get_docstring(statement)
-        for statement in _source(COMMANDS[name]).body
-        if isinstance(statement, ast.FunctionDef) and statement.name == _function(name)
+        for statement in ast.parse(source).body
+        if isinstance(statement, ast.FunctionDef) and statement.name == name.replace("-", "_")
     )
-
-
-@cache
-def _source(module: str) -> ast.Module:
-    return ast.parse(Path(__file__).with_name(f"{module}.py").read_bytes())

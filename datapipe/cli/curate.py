@@ -14,7 +14,7 @@ from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, print_written, shown
-from datapipe.cli.values import parse_share
+from datapipe.cli.values import parse_share, parse_shares
 from datapipe.curate.spec import CopySpec
 from datapipe.errors import DatapipeError, PlanError
 from datapipe.report.table import counted
@@ -28,8 +28,7 @@ _OUTPUT = flags_of(
 )
 _SHOWN = 10  # findings and inputs of a repair
 _Dataset = Annotated[
-    str,
-    typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
+    str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
 ]
 _Out = Annotated[str, typer.Argument(help="Folder for the new dataset, outside the old one.")]
 
@@ -52,8 +51,8 @@ def select(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) 
 
 
 @with_flags(
-    own_flag("val", "Share of the part `val`, such as 1%; the rest is `train`."),
-    own_flag("parts", "Names and shares of the parts: train=0.98,val=0.02."),
+    own_flag("val", "Share of the part `val`, such as 1%; the rest is `train`.", parse=parse_share),
+    own_flag("parts", "Names and shares of the parts: train=0.98,val=0.02.", parse=parse_shares),
     own_flag("salt", "Any text; another text gives another split.", str, ""),
     *_OUTPUT,
     *ENGINE_FLAGS,
@@ -63,17 +62,7 @@ def split(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
 
     Run the same command again to finish a division that was interrupted.
     """
-    given = flags.given_to(None)
-    if "val" in given:
-        given["val"] = parse_share(given["val"], "--val")
-    if "parts" in given:
-        pairs = [part.partition("=") for part in given["parts"].split(",")]
-        given["parts"] = {
-            name.strip(): parse_share(share, f"--parts: {name}") for name, _, share in pairs
-        }
-        if len(given["parts"]) < len(pairs):
-            raise PlanError("--parts names a part twice; give each one share")
-    reports = datapipe.split_dataset(dataset, out, output=_output(flags), **given)
+    reports = datapipe.split_dataset(dataset, out, output=_output(flags), **flags.given_to(None))
     print_written(reports, "Wrote", as_json=as_json)
 
 
@@ -120,7 +109,7 @@ def dedup(dataset: _Dataset, out: _Out, flags: Flags, as_json: AsJson = False) -
 
 
 def _output(flags: Flags) -> CopySpec:
-    return CopySpec(**flags.given_to(CopySpec), **flags.given_to(EngineSpec))
+    return CopySpec(**flags.given_to(CopySpec, EngineSpec))
 
 
 @with_flags(
@@ -191,19 +180,12 @@ def diff(a: _Dataset, b: _Dataset, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"is_same": found.is_same, **asdict(found)}))
     else:
-        print_table(
-            "The samples are the same" if found.is_same else "The samples differ",
-            {
-                "samples": f"A {found.samples[0]:,}, B {found.samples[1]:,}",
-                "equal": f"{found.equal:,}",
-                "changed": f"{found.changed:,}",
-                "renamed": f"{found.renamed:,}",
-                "only in A": f"{found.only_a:,}",
-                "only in B": f"{found.only_b:,}",
-            },
-        )
-        names = {"only_a": "only in A", "only_b": "only in B"}
+        names = {name: name for name in ("equal", "changed", "renamed")}
+        names |= {"only_a": "only in A", "only_b": "only in B"}
+        rows = {"samples": f"A {found.samples[0]:,}, B {found.samples[1]:,}"}
+        rows |= {said: f"{getattr(found, name):,}" for name, said in names.items()}
+        print_table(f"The samples {'are the same' if found.is_same else 'differ'}", rows)
         for name, keys in found.examples.items():
             if keys:
-                print(shown(f"{names.get(name, name)}: {', '.join(keys)}"))
+                print(shown(f"{names[name]}: {', '.join(keys)}"))
     raise typer.Exit(0 if found.is_same else 1)

@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -28,6 +29,7 @@ class Flag:
     kind: Any  # type that typer reads: int, float, bool or str
     default: Any
     help: str  # a sentence
+    parse: Callable[[Any, str], Any] | None = None  # called with what was given, and `option`
     owner: type[Any] | None = None  # dataclass that has it as a field; None without one
     field: str = ""  # name there
 
@@ -43,48 +45,45 @@ class Flag:
         return Annotated[kind, typer.Option(*names, help=self.help)]
 
     def value(self, given: Any) -> Any:
-        if self.owner is None:
-            return given
-        return field_value(self.owner, self.field, given, self.option)
+        return given if self.parse is None else self.parse(given, self.option)
 
 
-def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag:
-    return Flag(name=name, kind=kind, default=default, help=help)
+def own_flag(
+    name: str,
+    help: str,
+    kind: Any = str,
+    default: Any = None,
+    parse: Callable[[Any, str], Any] | None = None,
+) -> Flag:
+    return Flag(name=name, kind=kind, default=default, help=help, parse=parse)
 
 
-def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **changes: Any) -> Flag:
-    """Make an option of a field of a dataclass.
+def flag_of(
+    owner: Callable[..., Any], field: str, name: str = "", help: str = "", **changes: Any
+) -> Flag:
+    """Make an option of a field of a dataclass, or of an argument, which its function checks.
 
     Its name is that of the field, if not given, and its help the first sentence of the docstring.
     `changes` are attributes of the flag that differ from the declaration.
     """
+    is_field = isinstance(owner, type)
     kind = _read_as(declared_types(owner)[field])
-    default = next(each.default for each in fields(owner) if each.name == field)
+    default = inspect.signature(owner).parameters[field].default
+    has_default = isinstance(default, kind) and not (is_field and kind is str)
     found: dict[str, Any] = {
         "name": name or field,
         "kind": kind,
-        "default": default if kind is not str and isinstance(default, kind) else None,
+        "default": default if has_default else None,
         "help": help or help_of(owner, field),
-        "owner": owner,
-        "field": field,
     }
+    if is_field:
+        found |= {"parse": partial(field_value, owner, field), "owner": owner, "field": field}
     return Flag(**found | changes)
 
 
-def flags_of(owner: type[Any], *names: str) -> list[Flag]:
-    """Make options of fields that have the same names."""
+def flags_of(owner: Callable[..., Any], *names: str) -> list[Flag]:
+    """Make options of fields or arguments that have the same names."""
     return [flag_of(owner, name) for name in names]
-
-
-def flags_from(function: Callable[..., Any], *names: str) -> list[Flag]:
-    """Make options of arguments that have the same names; the function checks what was typed."""
-    declared, parameters = declared_types(function), inspect.signature(function).parameters
-    flags = []
-    for name in names:
-        kind, default = _read_as(declared[name]), parameters[name].default
-        default = default if isinstance(default, kind) else None
-        flags.append(own_flag(name, help_of(function, name), kind, default))
-    return flags
 
 
 def help_of(owner: Callable[..., Any], field: str) -> str:
@@ -99,7 +98,7 @@ def help_of(owner: Callable[..., Any], field: str) -> str:
     raise AssertionError(f"{owner.__name__} does not document {field}")
 
 
-def field_value(owner: type[Any], field: str, given: Any, option: str) -> Any:
+def field_value(owner: Callable[..., Any], field: str, given: Any, option: str) -> Any:
     """Return the value of a dataclass's field from the text on the command line.
 
     Texts are read as `none`, `7`, `0.5`, `480x640`, `0.2:1`, `128,512` or themselves, whichever the

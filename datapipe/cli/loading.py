@@ -9,10 +9,10 @@ from functools import wraps
 from shlex import quote
 from typing import Any
 
+from datapipe.cli import values
 from datapipe.cli.fields import Flag, flag_of, flags_of, own_flag
 from datapipe.cli.mixture import mixture_in
 from datapipe.cli.text import text_spec
-from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
 from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.specs import BatchSpec, DeviceSpec, PackSpec
@@ -71,8 +71,12 @@ PLAN_FLAGS = (
 LOADER_FLAGS = (
     *PLAN_FLAGS,
     own_flag("dtype", "Type of pixel_values: uint8, float32 or bfloat16."),
-    own_flag("transform", "Your transform as module:function, or file.py:function."),
-    own_flag("meta", "Further facts in each batch, such as key,source."),
+    own_flag(
+        "transform",
+        "Your transform as module:function, or file.py:function.",
+        parse=values.resolve_target,
+    ),
+    own_flag("meta", "Further facts in each batch, such as key,source.", parse=values.parse_names),
     *flags_of(DeviceSpec, "device", "channels_last", "pin_memory"),
     flag_of(LoaderOptions, "verify", default=True),
     *flags_of(LoaderOptions, "on_error"),
@@ -92,17 +96,13 @@ class Flags:
 
         The datasets of `mixture` may have text options of their own.
         """
-        given = self.given_to(None) | self.given_to(PlanOptions) | self.given_to(LoaderOptions)
+        given = self.given_to(None, PlanOptions, LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")
-        given["image"] = parse_image(given.get("image"), dtype)
+        given["image"] = values.parse_image(given.get("image"), dtype)
         if mixed is not None:
             if not given.get("shuffle", True):
                 raise PlanError("--shards-mixed shuffles, and --no-shuffle does not; leave one out")
             given["shuffle"] = "shards"
-        if "meta" in given:
-            given["meta"] = tuple(filter(None, map(str.strip, given["meta"].split(","))))
-        if "transform" in given:
-            given["transform"] = resolve_target(given["transform"], "--transform")
         text = self.given_to(TextSpec)
         asked = self.values["image"] is not None or dtype is not None
         if mixture is not None and not asked:
@@ -140,12 +140,12 @@ class Flags:
     def _given(self) -> list[Flag]:
         return [flag for flag in self.declared if self.values[flag.name] != flag.default]
 
-    def given_to(self, owner: type[Any] | None) -> dict[str, Any]:
-        """Return the given values of a dataclass's fields; of all other options for None."""
+    def given_to(self, *owners: type[Any] | None) -> dict[str, Any]:
+        """Return the given values of the fields of dataclasses; of all other options for None."""
         return {
             flag.field or flag.name: flag.value(self.values[flag.name])
             for flag in self._given()
-            if flag.owner is owner
+            if flag.owner in owners
         }
 
     def _refuse_without_tokenizer(self, more: str) -> None:

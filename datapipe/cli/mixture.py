@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
@@ -62,27 +62,21 @@ def refuses_overlong(mixture: Mixture) -> bool:
     return any(entry.text and entry.text.overlong == "raise" for entry in mixture.datasets)
 
 
-class _TableRow(NamedTuple):
-    depth: int  # number of groups that it is in
-    label: str
-    plan: DatasetPlan
-
-
 def datasets_table(plan: MixturePlan) -> Table:
     """Return a table with a row for each dataset and group, the largest if there are many."""
     rows = [*_rows(plan.datasets)]
     if len(plan.datasets) > 1:
-        rows.append(_TableRow(0, "all", plan.total))
+        rows.append(plan.total)
     cells = [_cells(row, plan) for row in rows]
     return list(cells[0]), [list(row.values()) for row in cells]
 
 
-def _cells(row: _TableRow, plan: MixturePlan) -> dict[str, str]:
-    one, total, name = row.plan, plan.total, shown(row.label)
+def _cells(one: DatasetPlan, plan: MixturePlan) -> dict[str, str]:
+    total, name = plan.total, shown(one.name)
     if len(name) > _LONGEST:  # paths differ at their ends
         name = f"...{name[3 - _LONGEST :]}"
     cells = {
-        "dataset": "  " * row.depth + name,
+        "dataset": "  " * len(one.groups) + name,
         "samples": f"{one.samples:,}",
         "of": f"{one.dataset_samples:,}",
         "asked": _share(one.asked, total.asked),
@@ -97,11 +91,13 @@ def _cells(row: _TableRow, plan: MixturePlan) -> dict[str, str]:
         cells["drawn in run"] = f"{one.run_drawn:,}"
         if one.run_tokens is not None:
             cells["tokens in run"] = f"{one.run_tokens:,}"
-    return cells | {"passes": f"{one.passes:.2f}", "left out": _left_out(one)}
+    counts = ((one.left_out[reason], text) for reason, text in REASONS.items())
+    left_out = ", ".join(f"{count:,} {text}" for count, text in counts if count)
+    return cells | {"passes": f"{one.passes:.2f}", "left out": left_out}
 
 
-def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
-    """Yield a row for each dataset, before them their groups, and one for those not shown."""
+def _rows(plans: Sequence[DatasetPlan]) -> Iterator[DatasetPlan]:
+    """Yield the plan of each dataset, before them their groups, and one for those not shown."""
     from datapipe.loader.plan_report import DatasetPlan
 
     numbers = sorted(range(len(plans)), key=lambda number: -plans[number].drawn)
@@ -113,23 +109,17 @@ def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
         pairs = zip(said, plan.groups, strict=False)
         same = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
         for depth in range(same, len(plan.groups)):
-            groups = plan.groups[: depth + 1]
-            members = [each for each in plans if each.groups[: depth + 1] == groups]
-            yield _TableRow(depth, groups[-1], DatasetPlan.join(groups[-1], groups[:-1], members))
+            *outer, name = plan.groups[: depth + 1]
+            members = [each for each in plans if each.groups[: depth + 1] == (*outer, name)]
+            yield DatasetPlan.join(name, tuple(outer), members)
         said = plan.groups
-        yield _TableRow(len(plan.groups), plan.name, plan)
+        yield plan
     if rest := [plan for number, plan in enumerate(plans) if number not in largest]:
-        name = counted(len(rest), "other")
-        yield _TableRow(0, name, DatasetPlan.join(name, (), rest))
+        yield DatasetPlan.join(counted(len(rest), "other"), (), rest)
 
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole if whole else 0:.2%}"
-
-
-def _left_out(plan: DatasetPlan) -> str:
-    counts = ((plan.left_out[reason], text) for reason, text in REASONS.items())
-    return ", ".join(f"{count:,} {text}" for count, text in counts if count)
 
 
 def phase_lines(phases: Sequence[Phase]) -> list[str]:

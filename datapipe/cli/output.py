@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
 from datapipe.progress import readable_size
@@ -41,9 +40,11 @@ def print_written(
 ) -> None:
     """Print the reports of new datasets by name; that of a single one has none."""
     if as_json:
-        found = {name: asdict(report) for name, report in reports.items()}
-        kept = {name: {k: f[k] for k in _WRITTEN if k in f} for name, f in found.items()}
-        print(json.dumps(kept.get("", kept)))
+        found = {
+            name: {key: getattr(report, key) for key in _WRITTEN if hasattr(report, key)}
+            for name, report in reports.items()
+        }
+        print(json.dumps(found.get("", found)))
         return
     for report in reports.values():
         title, done = f"{made} {report.output}", report.samples
@@ -106,15 +107,15 @@ class _Guarded:
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._stream, attribute)
 
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            raise OutputLost(self._name, error) from error
+    def write(self, text: str) -> Any:
+        return self._try(self._stream.write, text)
 
     def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Callable[..., Any], *given: str) -> Any:
         try:
-            self._stream.flush()
+            return act(*given)
         except OSError as error:
             raise OutputLost(self._name, error) from error
 

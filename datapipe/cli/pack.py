@@ -1,4 +1,4 @@
-"""`datapipe pack`: raw data to shards."""
+"""`datapipe pack` and `convert`: raw data to shards, and to arrays of decoded images."""
 
 from __future__ import annotations
 
@@ -11,20 +11,9 @@ from typing import Annotated
 import typer
 
 import datapipe
-from datapipe.cli.fields import flags_from, own_flag
+from datapipe.cli import options as shared
+from datapipe.cli.fields import flags_of, own_flag
 from datapipe.cli.loading import Flags, with_flags
-from datapipe.cli.options import (
-    CHECK_FLAGS,
-    ENGINE_FLAGS,
-    FIELDS,
-    MAX_REJECTS,
-    SIDECARS,
-    ArrayImage,
-    AsJson,
-    ImageSize,
-    Template,
-    Tokenizer,
-)
 from datapipe.cli.output import print_rejects, print_table, print_written, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image, parse_json_object
@@ -62,17 +51,17 @@ _FLAGS = (
         "image, user, assistant, system, tool, messages and caption.",
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
-    *ENGINE_FLAGS,
-    own_flag("runtime_env", "Ray's, as a JSON object or a file with one."),
+    *shared.ENGINE_FLAGS,
+    own_flag("runtime_env", "Ray's, as a JSON object or a file with one.", parse=parse_json_object),
     own_flag("quality", "Quality of images that are encoded again, 1 to 100.", int),
-    *flags_from(pack_dataset, "image_root", "key_from", "join"),
-    *flags_from(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
-    *flags_from(pack_dataset, "image_format", "video_size", "video_timeout"),
-    *flags_from(pack_dataset, "limit", "append", "dry_run", "staging"),
-    MAX_REJECTS,
-    SIDECARS,
-    FIELDS,
-    *CHECK_FLAGS,
+    *flags_of(pack_dataset, "image_root", "key_from", "join"),
+    *flags_of(pack_dataset, "shard_size", "check", "max_pixels", "pages", "max_side"),
+    *flags_of(pack_dataset, "image_format", "video_size", "video_timeout"),
+    *flags_of(pack_dataset, "limit", "append", "dry_run", "staging"),
+    shared.MAX_REJECTS,
+    shared.SIDECARS,
+    shared.FIELDS,
+    *shared.CHECK_FLAGS,
 )
 """Options that are arguments of `pack_dataset`."""
 
@@ -98,11 +87,11 @@ def pack(
     to: Annotated[
         str, typer.Option(help="shards, or memmap: arrays of images that are decoded once.")
     ] = "shards",
-    image_size: ImageSize = None,
-    image: ArrayImage = None,
-    tokenizer: Tokenizer = None,
-    template: Template = None,
-    as_json: AsJson = False,
+    image_size: shared.ImageSize = None,
+    image: shared.ArrayImage = None,
+    tokenizer: shared.Tokenizer = None,
+    template: shared.Template = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Pack raw image-text data into WebDataset shards with an index, or into arrays.
 
@@ -133,8 +122,6 @@ def pack(
             f"--tokenizer cannot count behind the URL {out}; leave it out: the first make_loader "
             "with a tokenizer counts"
         )
-    if "runtime_env" in options:
-        options["runtime_env"] = parse_json_object(options["runtime_env"], "--runtime-env")
     report = pack_dataset(raw, out, **options)
     counted = None
     if encoder and not dry_run:
@@ -156,6 +143,35 @@ def pack(
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
+@with_flags(
+    own_flag("workers", "Threads that decode; default one per CPU.", int),
+    *shared.ENGINE_FLAGS,
+    shared.MAX_REJECTS,
+    *shared.CHECK_FLAGS,
+)
+def convert(
+    shards: Annotated[str, typer.Argument(help="Folder or URL of packed shards.")],
+    arrays: Annotated[
+        str,
+        typer.Argument(help="Folder for the arrays; new, or from an earlier run of this command."),
+    ],
+    flags: Flags,
+    image_size: shared.ImageSize = None,
+    image: shared.ArrayImage = None,
+    tokenizer: shared.Tokenizer = None,
+    template: shared.Template = None,
+    as_json: shared.AsJson = False,
+) -> None:
+    """Decode every image of a packed dataset once, into arrays that loaders map.
+
+    Run the same command again to finish a conversion that was interrupted.
+    """
+    images, text = parse_array_image(image_size, image), text_spec(tokenizer, template=template)
+    options = flags.given_to(None, EngineSpec)
+    report = datapipe.convert_dataset(shards, arrays, image=images, text=text, **options)
+    print_written({"": report}, "Converted into", as_json=as_json)
 
 
 def _print_report(report: PackReport, tokens: dict[str, str]) -> None:

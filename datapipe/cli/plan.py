@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 
 @with_flags(
-    *PLAN_FLAGS,
-    own_flag("group", "Units of equal cost; 64, or one step if that has more.", int),
+    *PLAN_FLAGS, own_flag("group", "Units of equal cost; 64, or one step if that has more.", int)
 )
 def plan(
     shards: Shards,

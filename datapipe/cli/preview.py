@@ -88,7 +88,7 @@ def preview(
 @contextmanager
 def _few_samples(shards: str) -> Iterator[Path | None]:
     """Yield a view of few samples of a large dataset without token counts; None for others."""
-    from datapipe.curate.select import select_samples
+    from datapipe.curate.choose import select_samples
     from datapipe.curate.spec import CopySpec
     from datapipe.index.dataset import open_dataset
     from datapipe.index.tokens.columns import counted_tokens

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datapipe.cli.fields import field_value
+from datapipe.declared import check_value
 from datapipe.errors import PlanError
+from datapipe.quantities import Bytes
 
 if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
@@ -30,12 +32,44 @@ def parse_share(text: str, option: str) -> float:
     return _parse_unit(text, _SHARES, f"{option} {text!r}: give a share such as 1% or 0.01")
 
 
+def parse_shares(text: str, option: str) -> dict[str, float]:
+    """Parse shares with names: `train=0.98,val=0.02`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    shares = {name.strip(): parse_share(share, f"{option}: {name}") for name, _, share in pairs}
+    if len(shares) < len(pairs):
+        raise PlanError(f"{option} names a part twice; give each one share")
+    return shares
+
+
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     """Parse whole numbers: `0,1,2`."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise PlanError(f"{option} {text!r}: give whole numbers such as 0,1,2,4") from None
+
+
+def parse_names(text: str, option: str) -> tuple[str, ...]:
+    """Parse names: `key,source`."""
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def names_among(*known: str) -> Callable[[str, str], tuple[str, ...]]:
+    """Return a parser of some of these names: `cpu,dali`."""
+
+    def parse(text: str, option: str) -> tuple[str, ...]:
+        names = tuple(map(str.strip, text.split(",")))
+        for name in names:
+            if name not in known:
+                raise PlanError(f"{option} {text!r}: {name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def parse_bytes(text: str, option: str) -> Any:
+    """Parse a size in bytes: `8GB`."""
+    return check_value(option, text, Bytes, PlanError)
 
 
 def parse_json_object(text: str, option: str) -> dict[str, Any]:

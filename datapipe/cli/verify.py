@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from itertools import islice
 from shlex import quote
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, shown
-from datapipe.inspect.findings import Finding, VerifyReport, by_file
+from datapipe.inspect.findings import Finding, VerifyReport
 from datapipe.inspect.member_table import ONLY_INDEX
 from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
@@ -44,7 +45,7 @@ def verify(
     Exits with 1 if something is damaged. Nothing is changed. --json lists all findings.
     """
     try:
-        options = flags.given_to(None) | flags.given_to(EngineSpec)
+        options = flags.given_to(None, EngineSpec)
         report = datapipe.verify_dataset(dataset, **options)
     except KeyboardInterrupt:  # there is nothing to continue
         print("\nInterrupted; the dataset is as it was.", file=sys.stderr)
@@ -58,12 +59,13 @@ def verify(
 
 
 def _print(report: VerifyReport, *, deep: bool) -> None:
-    files = by_file(report.findings)
-    for number, (name, findings) in enumerate(files.items()):
-        if number == _FILES:
-            print(f"... and {len(files) - _FILES:,} more files; --json lists all")
-            break
+    files: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        files.setdefault(finding.file, []).append(finding)
+    for name, findings in islice(files.items(), _FILES):
         _print_file(name, findings)
+    if len(files) > _FILES:
+        print(f"... and {len(files) - _FILES:,} more files; --json lists all")
     state = "is damaged" if report.findings else "is whole" if report.members else "seems whole"
     rows = {
         "samples": f"{report.samples:,}",

@@ -20,17 +20,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from PIL import Image
 
+from datapipe.array_types import Int64
 from datapipe.cpus import available_cpus
+from datapipe.curate import sources
 from datapipe.curate.copy import finished_in, report_on
-from datapipe.curate.sources import (
-    SELECTION,
-    SPAN,
-    Chosen,
-    copy_chosen,
-    describe,
-    local_folder,
-    open_source,
-)
+from datapipe.curate.sources import Chosen
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.declared import Within, checked
 from datapipe.decode.image import decode_for
@@ -92,21 +86,21 @@ def dedup_dataset(
         (8, 0)
     """
     started = time.monotonic()
-    source, folder = open_source(dataset, out), local_folder(out)
+    source, folder = sources.open_source(dataset, out), sources.local_folder(out)
     asked = {"near": near, "text": text or None}
-    made_by = describe([source], "dedup", asked, output)
+    made_by = sources.describe([source], "dedup", asked, output)
     size = {"view": True} if output.view else {"shard_size": output.shard_size}
-    if (done := finished_in(folder, made_by | size, but=SELECTION)) is not None:
+    if (done := finished_in(folder, made_by | size, but=sources.SELECTION)) is not None:
         return report_on(done, folder, started, finished_before=True)
     found = _equal(source, text=text)
     if near is not None:
         with working_folder(folder, lock_check=output.lock_check) as work:
             hashes = _hashes(source, folder, work)
         found |= _alike(source, found, hashes, near, text=text)
-    kept = np.ones(len(source), np.bool_)
-    kept[list(found)] = False
-    chosen = [Chosen(dataset=source, samples=np.flatnonzero(kept).astype(np.int64))]
-    return copy_chosen(chosen, out, "dedup", asked, output, rejects=[*_rejects(source, found)])
+    dropped = np.array(sorted(found), np.int64)
+    chosen = [Chosen(dataset=source, samples=np.delete(np.arange(len(source)), dropped))]
+    rejects = [*_rejects(source, dropped, found)]
+    return sources.copy_chosen(chosen, out, "dedup", asked, output, rejects=rejects)
 
 
 class Duplicate(NamedTuple):
@@ -137,8 +131,9 @@ def _contents(source: Dataset) -> Iterator[tuple[bytes, bytes]]:
     chosen = [np.isin(kinds, of_kind) for of_kind in (["image"], ["text", "json"])]
     facts = np.dtype([("size", "<i8"), ("crc32", "<u4")])
     with Progress("comparing", unit="sample", total=len(source)) as progress:
-        for start in range(0, len(source), SPAN):
-            edges = np.asarray(columns.sample_member[start : min(start + SPAN, len(source)) + 1])
+        for start in range(0, len(source), sources.SPAN):
+            stop = min(start + sources.SPAN, len(source))
+            edges = np.asarray(columns.sample_member[start : stop + 1])
             members = slice(int(edges[0]), int(edges[-1]))
             values = np.empty(members.stop - members.start, facts)
             values["size"] = columns.member_size[members]
@@ -246,8 +241,7 @@ def _alike(
     return found
 
 
-def _rejects(source: Dataset, found: dict[int, Duplicate]) -> Iterator[Reject]:
-    dropped = np.array(sorted(found), np.int64)
+def _rejects(source: Dataset, dropped: Int64, found: dict[int, Duplicate]) -> Iterator[Reject]:
     kept = np.array([found[number].kept for number in dropped.tolist()], np.int64)
     columns = source.columns
     of_each = (columns.sources(dropped), columns.keys(dropped), columns.keys(kept))

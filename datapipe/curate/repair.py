@@ -16,27 +16,28 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datapipe.cpus import available_cpus
 from datapipe.curate.copy import copy_samples
 from datapipe.curate.new_shards import SampleRun
 from datapipe.curate.salvage import ShardSalvage, salvage_shard
-from datapipe.curate.sources import local_folder
+from datapipe.curate.sources import SELECTION, check_name, check_unique, folder_outside
 from datapipe.curate.spec import CopySpec
 from datapipe.declared import checked
-from datapipe.errors import PackError, SampleError
-from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.errors import PackError
+from datapipe.index.columns import open_columns
 from datapipe.index.manifest import (
     MANIFEST,
     Contribution,
     Manifest,
+    Shard,
     fsync_folder,
+    replace_file,
     write_manifest,
 )
-from datapipe.index.parquet import SCHEMA, read_index, write_index
-from datapipe.inspect.block_check import check_columns, check_tokens
-from datapipe.inspect.field_check import check_fields
+from datapipe.index.parquet import read_index
+from datapipe.index.record_fields import FIELDS
+from datapipe.inspect.derived_check import check_derived
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.member_table import ONLY_INDEX
@@ -44,7 +45,6 @@ from datapipe.inspect.sources import RemoteSource
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
 from datapipe.pack.writers.shards import indexed_shard
-from datapipe.pack.writers.ustar import member_header
 from datapipe.progress import Progress
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
@@ -124,24 +124,20 @@ def repair_dataset(
     if output.view:
         raise PackError("a repaired dataset has shards of its own; leave view out of `output`")
     located = locate(dataset)
-    if located.manifest is not None and located.manifest.arrays is not None:
+    if located.arrays is not None:
         raise PackError(f"{dataset} holds arrays; convert the shards again into a new folder")
-    is_remote = isinstance(located.shards, RemoteSource)
     if in_place and not all(entry.index for entry in located.entries):
         raise PackError(f"{dataset} has no index yet; `datapipe index` makes one")
-    if in_place and is_remote:
+    if in_place and isinstance(located.shards, RemoteSource):
         raise PackError(f"{dataset}: a URL cannot be repaired in place; give a new folder")
-    folder = located.shards.folder
-    inside = isinstance(folder, Path) and folder.resolve()
-    if out is not None and inside and local_folder(out).resolve().is_relative_to(inside):
-        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside it")
+    folder = None if out is None else folder_outside(out, dataset, located.shards.folder)
     with TemporaryDirectory(prefix="datapipe-repair-") as spool:
         found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
         found.collect()
-        if out is None:
+        if folder is None:
             samples, remade = found.remake()
         else:
-            samples, remade = found.copy(local_folder(out), output), ()
+            samples, remade = found.copy(folder, output), ()
     return RepairReport(
         output=str(dataset if out is None else out),
         samples=samples,
@@ -157,24 +153,18 @@ class _DatasetSalvage:
     """Rows of the samples that were salvaged of each shard, in files of a temporary folder."""
 
     def __init__(self, located: DatasetFiles, spool: Path, *, unchecked: bool) -> None:
-        self.located = located
-        self.spool = spool
-        self.unchecked = unchecked
-        self.columns: Columns | None = None
+        self.located, self.spool, self.unchecked = located, spool, unchecked
         self.lost: list[Finding] = []
         self.notes = list(located.notes)
         self.without_checksum = 0
         self._stop = threading.Event()
         self._remade: list[int] = []  # shards whose index is not the one that was there
-        self._samples: list[int] = []
-        self._digests: list[str] = []
+        self._made: list[Shard] = []  # with the index in the temporary folder
 
     def collect(self) -> None:
-        manifest, home, entries = self.located.manifest, self.located.home, self.located.entries
-        if manifest is not None and home is not None:
-            self.columns, _ = check_columns(home, manifest)
+        entries = self.located.entries
         total = sum(max(shard.bytes, 0) for shard in entries) or None
-        salvage = partial(salvage_shard, self.located, self.columns, self._tell)
+        salvage = partial(salvage_shard, self.located, self._tell)
         with (
             Progress("reading", unit="member", total=total, total_unit="bytes") as self._progress,
             closing(ThreadPool(salvage, available_cpus(), name="datapipe-repair")) as pool,
@@ -191,28 +181,22 @@ class _DatasetSalvage:
         self._progress.advance(members, of_total=size)
 
     def _add(self, number: int, salvaged: ShardSalvage) -> None:
-        entry, table = self.located.entries[number], salvaged.table
-        digest = write_index(self._spooled(number), table)
+        entry, table, lost = self.located.entries[number], salvaged.table, salvaged.lost
+        made = indexed_shard(self._spooled(number), table, entry.name, entry.bytes)
         # The manifest vouches for an index that is made again as it was.
-        if not salvaged.has_checksums and digest != entry.index_sha256:
+        if not salvaged.has_checksums and made.index_sha256 != entry.index_sha256:
             if self.located.is_view:
-                problem = f"is lost or damaged, and {ONLY_INDEX}"
-                self.lost.append(Finding(file=entry.index, problem=problem))
                 # What is damaged in the shard may belong to samples that are not in the view.
-                salvaged = salvaged._replace(lost=[])
+                lost = [Finding(file=entry.index, problem=f"is lost or damaged, and {ONLY_INDEX}")]
             else:
                 self.without_checksum += len(table)
-                self.lost += [
-                    Finding(file=entry.name, key=key, problem=_NO_CHECKSUM)
-                    for key in table["key"].to_pylist()
-                    if not self.unchecked
-                ]
+                keys = [] if self.unchecked else table["key"].to_pylist()
+                self.lost += [Finding(file=entry.name, key=k, problem=_NO_CHECKSUM) for k in keys]
             if self.located.is_view or not self.unchecked:
                 table = table.slice(0, 0)
-                digest = write_index(self._spooled(number), table)
-        self._digests.append(digest)
-        self._samples.append(len(table))
-        self.lost += salvaged.lost
+                made = indexed_shard(self._spooled(number), table, entry.name, entry.bytes)
+        self._made.append(made)
+        self.lost += lost
         self.notes += [f"{entry.name}: {note}" for note in salvaged.notes]
         if not salvaged.is_index_whole:
             self._remade.append(number)
@@ -223,44 +207,40 @@ class _DatasetSalvage:
     def copy(self, out: Path, output: CopySpec) -> int:
         """Copy the samples into new shards; return their number."""
         located = self.located
-        if not sum(self._samples):
-            unchecked = ""
-            if self.without_checksum:
-                unchecked = (
-                    f", but {self.without_checksum:,} have no checksum; --unchecked "
-                    "(unchecked=True) takes them"
-                )
+        if not any(shard.samples for shard in self._made):
+            count = self.without_checksum
+            remedy = f", but {count:,} have no checksum; --unchecked (unchecked=True) takes them"
+            unchecked = remedy if count else ""
             raise PackError(
                 f"{located.title}: no intact sample is left{unchecked}; restore it from a copy, or "
                 "pack again"
             )
-        self._check_keys(output)
+        if not (output.renumber or located.own):
+            remedy = "give --renumber, which makes new keys"
+            tables = (read_index(self._spooled(number)) for number in range(len(self._made)))
+            chunks = [chunk for table in tables for chunk in table["key"].chunks]
+            keys = pa.chunked_array(chunks, pa.string())
+            for key in keys.to_pylist():
+                check_name(located.title, f"{key}.jpeg", remedy)
+            check_unique(keys, remedy)
         names = [entry.name for entry in located.entries]
         store = (
             RemoteStore(located.shards.folder, names)
             if isinstance(located.shards, RemoteSource)
             else ShardStore(located.shards.folder, names)
         )
-        rows = partial(self._rows, renumber=output.renumber)
-        runs = [
-            SampleRun(store=store, shard=number, samples=count, rows=partial(rows, number))
-            for number, count in enumerate(self._samples)
-            if count
-        ]
-        digest = hashlib.sha256("".join(self._digests).encode()).hexdigest()
-        made_by: dict[str, Any] = {"command": "repair", "selection": digest}
+        runs = []
+        for number, shard in enumerate(self._made):
+            rows = partial(read_index, self._spooled(number))
+            if shard.samples:
+                runs.append(SampleRun(store=store, shard=number, samples=shard.samples, rows=rows))
+        digests = "".join(shard.index_sha256 for shard in self._made)
+        digest = hashlib.sha256(digests.encode()).hexdigest()
+        made_by: dict[str, Any] = {"command": "repair", SELECTION: digest}
         made_by |= {"renumber": True} if output.renumber else {}
         size, rejects = sum(max(entry.bytes, 0) for entry in located.entries), [*self._rejects()]
         with closing(store):
             return copy_samples(runs, out, made_by, output, rejects=rejects, bytes=size).samples
-
-    def _rows(self, number: int, *, renumber: bool) -> pa.Table:
-        table = read_index(self._spooled(number))
-        columns = [table[name].combine_chunks() for name in SCHEMA.names]
-        if renumber:
-            first = sum(self._samples[:number])
-            columns[0] = pa.array([f"{first + n:09}" for n in range(len(table))], pa.string())
-        return pa.Table.from_arrays(columns, schema=SCHEMA)
 
     def _rejects(self) -> Iterator[Reject]:
         """Yield a reject for each sample that is gone, and each damaged part of a tar."""
@@ -273,25 +253,6 @@ class _DatasetSalvage:
             reasons = "; ".join(f"{f.place.removeprefix('sample ')}{f.problem}" for f in findings)
             source = first.source or (f"{file}:{key}" if key else file)
             yield Reject(source, reasons, "StoreError", file)
-
-    def _check_keys(self, output: CopySpec) -> None:
-        """Refuse keys that two samples have, or that no member of ours can have."""
-        if output.renumber or self.located.own:
-            return
-        tables = map(read_index, map(self._spooled, range(len(self._samples))))
-        keys = pa.chunked_array([table["key"].combine_chunks() for table in tables], pa.string())
-        problem = ""
-        if pc.count_distinct(keys).as_py() < len(keys):
-            problem = "keys that belong to more than one sample"
-        try:
-            for key in keys.to_pylist():
-                member_header(f"{key}.jpeg", 0)
-        except SampleError as error:
-            problem = str(error)
-        if problem:
-            raise PackError(
-                f"{self.located.title} has {problem}; give --renumber, which makes new keys"
-            )
 
     def remake(self) -> tuple[int, tuple[str, ...]]:
         """Make files of the index again in place; return the samples, and names of the files."""
@@ -308,20 +269,17 @@ class _DatasetSalvage:
             )
         entries, remade = list(located.entries), []
         for number in self._remade:
-            entry = entries[number]
-            table, path = self._rows(number, renumber=False), home / entry.index
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.tmp")
+            entry, path = entries[number], home / entries[number].index
+            content = self._spooled(number).read_bytes()
             with located.shards.open(entry.name) as file:
                 assert file is not None
-                made = indexed_shard(temporary, table, entry.name, file.size)
-            entries[number] = replace(made, index=entry.index)
-            if path.exists() and path.read_bytes() == temporary.read_bytes():
-                temporary.unlink()
-                continue
+                entries[number] = replace(self._made[number], index=entry.index, bytes=file.size)
             if path.exists():
+                if path.read_bytes() == content:
+                    continue
                 path.replace(path.with_name(f"{path.name}.damaged"))
-            temporary.replace(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, content)
             fsync_folder(path.parent)
             remade.append(entry.index)
         parts = before.parts if before is not None else self._parts()
@@ -331,14 +289,15 @@ class _DatasetSalvage:
                 (home / MANIFEST).replace(home / f"{MANIFEST}.damaged")
             write_manifest(home, manifest)
             remade.append(MANIFEST)
-        folders = {COLUMNS} if check_columns(home, manifest)[1] else set()
-        folders |= {finding.file.partition("/")[0] for finding in check_tokens(home, manifest)}
-        for name in sorted(folders):
-            rmtree(home / name, ignore_errors=True)
-            remade.append(f"{name}/")
-        for finding in check_fields(home, manifest):
-            (home / finding.file).unlink(missing_ok=True)
-            remade.append(finding.file)
+        damaged = [finding.file for finding in check_derived(home, manifest)[1]]
+        for folder in dict.fromkeys(name.partition("/")[0] for name in damaged):
+            if folder != FIELDS:
+                rmtree(home / folder, ignore_errors=True)
+                remade.append(f"{folder}/")
+        for name in damaged:
+            if name.startswith(f"{FIELDS}/"):
+                (home / name).unlink(missing_ok=True)
+                remade.append(name)
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 
@@ -349,13 +308,13 @@ class _DatasetSalvage:
             return ()
         path = home / REJECTS
         rejects = path.read_bytes() if path.exists() else b""
-        return (
-            Contribution(
-                shards=len(self.located.entries),
-                inputs=sum(self._samples) + rejects.count(b"\n"),
-                inputs_sha256="",
-                rejected=rejects.count(b"\n"),
-                rejects_bytes=len(rejects),
-                options={"command": "repair"},
-            ),
+        rejected = rejects.count(b"\n")
+        part = Contribution(
+            shards=len(self._made),
+            inputs=sum(shard.samples for shard in self._made) + rejected,
+            inputs_sha256="",
+            rejected=rejected,
+            rejects_bytes=len(rejects),
+            options={"command": "repair"},
         )
+        return (part,)

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import DatapipeError, DecodeError, StoreError
-from datapipe.index.columns import Columns
 from datapipe.index.images.header import probe
 from datapipe.index.members import SampleParts, member_kind
 from datapipe.index.parquet import SCHEMA, to_table, with_offsets
@@ -42,9 +41,7 @@ class ShardSalvage(NamedTuple):
     notes: list[str]
 
 
-def salvage_shard(
-    located: DatasetFiles, columns: Columns | None, tell: Tell, number: int
-) -> ShardSalvage:
+def salvage_shard(located: DatasetFiles, tell: Tell, number: int) -> ShardSalvage:
     """Return what a shard still holds.
 
     With an index, samples whose members have their checksums, wherever in the tar they are now.
@@ -52,7 +49,7 @@ def salvage_shard(
     checksum vouches for these.
     """
     entry = located.entries[number]
-    members, problems = read_members(located, columns, number)
+    members, problems = read_members(located, number)
     found = FileFindings(file=entry.name)
     with located.shards.open(entry.name) as file:
         if file is None:
@@ -63,8 +60,7 @@ def salvage_shard(
             return ShardSalvage(SCHEMA.empty_table(), lost or [missing], True, False, [])
         if members is None:
             return _scanned(entry.name, file)
-        how: Any = {"deep": False, "tell": tell, "own": located.own, "is_view": located.is_view}
-        check = MemberCheck(file=file, members=members, found=found, **how)
+        check = MemberCheck(file, located, members, found, deep=False, tell=tell)
         check.run()
         is_trusted = bool(entry.index_sha256)
         offsets = members.offset.copy()
@@ -112,36 +108,28 @@ def _look_for(check: MemberCheck, offsets: Int64, *, check_names: bool) -> None:
 
 
 def _rebuilt(check: MemberCheck, offsets: Int64, is_lost: Bools) -> Iterator[Row]:
-    """Yield rows made from the members themselves, if the index cannot be trusted."""
-    members = check.members
-    edges = np.searchsorted(members.sample, np.arange(len(is_lost) + 1))
+    """Yield rows made from the members themselves, if the index cannot be trusted.
+
+    They are as packing and indexing make them.
+    """
+    table = check.members
+    edges = np.searchsorted(table.sample, np.arange(len(is_lost) + 1)).tolist()
+    values = (table.exts, offsets.tolist(), table.size.tolist(), table.crc32.tolist())
+    members = list(map(Member, *values))
     for sample in np.flatnonzero(~is_lost).tolist():
-        span = range(int(edges[sample]), int(edges[sample + 1]))
-        held = [
-            Member(members.exts[n], int(offsets[n]), int(members.size[n]), int(members.crc32[n]))
-            for n in span
-        ]
-        data = [_read(check.file, member) for member in held]
-        yield row_of(members.keys[sample], held, data, members.source(sample))
-
-
-def row_of(key: str, members: Sequence[Member], data: Sequence[bytes], source: str) -> Row:
-    """Return the row of a sample from its members and their bytes, as packing and indexing do."""
-    parts, images = SampleParts(), []
-    for member, content in zip(members, data, strict=True):
-        try:
-            if member_kind(member.ext) == "image":
-                info = probe(content)
-                images.append(ImageSize(*info.upright, info.orientation))
-            else:
-                parts.add(member, memoryview(content))
-        except DecodeError:  # of a tar of someone else, as its index has it
-            if member_kind(member.ext) == "image":
-                images.append(ImageSize(0, 0))
-    text = sample_text(parts.caption, parts.record)
-    return Row(
-        key, tuple(members), tuple(images), len(text.encode("utf-8", "surrogatepass")), source
-    )
+        held, parts, images = members[edges[sample] : edges[sample + 1]], SampleParts(), []
+        for member in held:
+            content, is_image = _read(check.file, member), member_kind(member.ext) == "image"
+            try:
+                if is_image:
+                    info = probe(content)
+                    images.append(ImageSize(*info.upright, info.orientation))
+                else:
+                    parts.add(member, memoryview(content))
+            except DecodeError:  # of a tar of someone else, as its index has it
+                images += [ImageSize(0, 0)] if is_image else []
+        length = len(sample_text(parts.caption, parts.record).encode("utf-8", "surrogatepass"))
+        yield Row(table.keys[sample], held, images, length, table.source(sample))
 
 
 def _scanned(name: str, file: OpenFile) -> ShardSalvage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Int64
-from datapipe.curate.copy import copy_samples
+from datapipe.curate.copy import DIGITS, copy_samples
 from datapipe.curate.new_shards import SampleRun, stored_bytes
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError, SampleError
@@ -33,7 +33,6 @@ SELECTION = "selection"
 """Option in the manifest: the sha256 of the numbers of the samples."""
 
 SPAN = 1 << 20  # samples whose keys are looked at together
-_DIGITS = 9  # of a key that is an ordinal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +43,22 @@ class Chosen:
     samples: Int64  # int64 [n], their numbers, ascending
     prefix: str = ""
 
-    def keys(self, start: int, stop: int) -> list[str]:
-        found = self.dataset.columns.keys(self.samples[start:stop])
-        return [self.prefix + key for key in found] if self.prefix else found
-
 
 def open_source(path: str | PathLike[str], out: str | PathLike[str]) -> Dataset:
     """Open a dataset that is copied from to `out`; PackError if it has arrays or `out` in it."""
     dataset = open_dataset(path)
     if dataset.manifest.arrays is not None:
         raise PackError(f"{path} holds arrays; give the shards that they were made from")
-    folder = local_folder(out).resolve()
-    if isinstance(dataset.folder, Path) and folder.is_relative_to(dataset.folder.resolve()):
-        raise PackError(f"{out} is inside the dataset {path}; give a folder outside it")
+    folder_outside(out, path, dataset.folder)
     return dataset
+
+
+def folder_outside(out: str | PathLike[str], dataset: str | PathLike[str], shards: object) -> Path:
+    """Return the folder that `out` names; PackError if it is in the folder of the shards."""
+    folder = local_folder(out)
+    if isinstance(shards, Path) and folder.resolve().is_relative_to(shards.resolve()):
+        raise PackError(f"{out} is inside the dataset {dataset}; give a folder outside it")
+    return folder
 
 
 def local_folder(out: str | PathLike[str]) -> Path:
@@ -92,10 +93,7 @@ def copy_chosen(
     with ExitStack() as opened:
         runs: list[SampleRun] = []
         for part in parts:
-            store = open_store(part.dataset)
-            opened.callback(store.close)
-            first = sum(run.samples for run in runs) if output.renumber else None
-            runs += _runs(part, store, first)
+            runs += _runs(part, opened.enter_context(closing(open_store(part.dataset))))
         if output.view and any(run.tar is None for run in runs):
             raise PackError("a view only works on folders; leave it out to copy samples from a URL")
         size = sum(_bytes(part) for part in parts)
@@ -111,8 +109,8 @@ def describe(
     return made_by | {"from": [dataset.fingerprint for dataset in datasets]}
 
 
-def _runs(part: Chosen, store: Store, first: int | None) -> Iterator[SampleRun]:
-    """Yield a run for each shard with chosen samples; `first` is the ordinal of the first one."""
+def _runs(part: Chosen, store: Store) -> Iterator[SampleRun]:
+    """Yield a run for each shard with chosen samples."""
     dataset, edges = part.dataset, part.dataset.columns.shard_sample
     bounds = part.samples.searchsorted(edges)
     for number, shard in enumerate(dataset.manifest.shards):
@@ -120,27 +118,23 @@ def _runs(part: Chosen, store: Store, first: int | None) -> Iterator[SampleRun]:
         if start == stop:
             continue
         rows = part.samples[start:stop] - edges[number]
-        ordinal = None if first is None else first + start
         yield SampleRun(
             store=store,
             shard=number,
             samples=stop - start,
-            rows=partial(_rows, dataset.home, shard, rows, part.prefix, ordinal),
+            rows=partial(_rows, dataset.home, shard, rows, part.prefix),
             tar=dataset.folder / shard.name if isinstance(dataset.folder, Path) else None,
         )
 
 
-def _rows(home: Path, shard: Shard, rows: Int64, prefix: str, first: int | None) -> pa.Table:
+def _rows(home: Path, shard: Shard, rows: Int64, prefix: str) -> pa.Table:
     table = checked_index(home, shard)
     if len(rows) < len(table):
         table = table.take(rows)
-    keys = table["key"]
-    if first is not None:
-        keys = pa.array([f"{first + n:0{_DIGITS}}" for n in range(len(table))], pa.string())
-    elif prefix:
-        keys = pc.binary_join_element_wise(pa.scalar(prefix), keys, "")
-    number = SCHEMA.get_field_index("key")
-    return table.set_column(number, SCHEMA.field(number), keys)
+    if prefix:
+        keys = pc.binary_join_element_wise(pa.scalar(prefix), table["key"], "")
+        table = table.set_column(0, SCHEMA.field("key"), keys)
+    return table
 
 
 def _bytes(part: Chosen) -> int:
@@ -161,20 +155,24 @@ def _check_keys(parts: Sequence[Chosen], *, renumbered: bool) -> None:
     remedy = f"give {prefix}--renumber, which makes new keys"
     spans: list[pa.Array] = []
     for part in parts:
+        is_foreign, folder = part.dataset.manifest.foreign, part.dataset.folder
         extensions = part.dataset.columns.extensions
-        if part.dataset.manifest.foreign:
-            for ext in extensions:
-                _check_name(part, f"{0:0{_DIGITS}}.{ext}", "pack the tars with `datapipe pack`")
-        if renumbered or (len(parts) == 1 and not (part.dataset.manifest.foreign or part.prefix)):
+        for ext in extensions if is_foreign else ():
+            check_name(folder, f"{0:0{DIGITS}}.{ext}", "pack the tars with `datapipe pack`")
+        if renumbered or (len(parts) == 1 and not (is_foreign or part.prefix)):
             continue
         longest = max(extensions, key=len, default="")
         for start in range(0, len(part.samples), SPAN):
-            keys = part.keys(start, start + SPAN)
-            if part.dataset.manifest.foreign or part.prefix:
-                for key in keys:
-                    _check_name(part, f"{key}.{longest}", remedy)
+            found = part.dataset.columns.keys(part.samples[start : start + SPAN])
+            keys = [part.prefix + key for key in found] if part.prefix else found
+            for key in keys if is_foreign or part.prefix else ():
+                check_name(folder, f"{key}.{longest}", remedy)
             spans.append(pa.array(keys, pa.large_string()))
-    keys = pa.chunked_array(spans, pa.large_string())
+    check_unique(pa.chunked_array(spans, pa.large_string()), remedy)
+
+
+def check_unique(keys: pa.ChunkedArray, remedy: str) -> None:
+    """Refuse keys that more than one sample has."""
     if pc.count_distinct(keys).as_py() < len(keys):
         counts = keys.value_counts()
         several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
@@ -184,8 +182,9 @@ def _check_keys(parts: Sequence[Chosen], *, renumbered: bool) -> None:
         )
 
 
-def _check_name(part: Chosen, name: str, remedy: str) -> None:
+def check_name(folder: object, name: str, remedy: str) -> None:
+    """Refuse a name that no member can have."""
     try:
         member_header(name, 0)
     except SampleError as error:
-        raise PackError(f"{part.dataset.folder}: {error}; {remedy}") from None
+        raise PackError(f"{folder}: {error}; {remedy}") from None

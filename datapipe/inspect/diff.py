@@ -76,19 +76,17 @@ def diff_datasets(a: str | PathLike[str], b: str | PathLike[str]) -> DatasetDiff
     codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     same_a, same_b = _matched(codes[: len(one)], codes[len(one) :])
     content_a, content_b = _contents(one), _contents(other)
-    is_equal = content_a[same_a] == content_b[same_b]
-    rest_a = np.setdiff1d(np.arange(len(one)), same_a, assume_unique=True)
-    rest_b = np.setdiff1d(np.arange(len(other)), same_b, assume_unique=True)
+    changed = same_a[content_a[same_a] != content_b[same_b]]
+    rest_a = np.delete(np.arange(len(one)), same_a)
+    rest_b = np.delete(np.arange(len(other)), same_b)
     from_a, to_b = _matched(content_a[rest_a], content_b[rest_b])
-    renamed_a, renamed_b = rest_a[from_a], rest_b[to_b]
-    changed = same_a[~is_equal]
     only_a, only_b = np.delete(rest_a, from_a), np.delete(rest_b, to_b)
-    pairs = zip(*(_named(*of) for of in ((one, renamed_a), (other, renamed_b))), strict=True)
+    pairs = zip(_named(one, rest_a[from_a]), _named(other, rest_b[to_b]), strict=True)
     return DatasetDiff(
         samples=(len(one), len(other)),
-        equal=int(is_equal.sum()),
+        equal=len(same_a) - len(changed),
         changed=len(changed),
-        renamed=len(renamed_a),
+        renamed=len(from_a),
         only_a=len(only_a),
         only_b=len(only_b),
         examples={
@@ -150,8 +148,6 @@ def _occurrence(values: Int64) -> Int64:
     """Return how many equal values come before each: int64 [n] in and out."""
     order = np.argsort(values, kind="stable")
     ranked = values[order]
-    starts = np.flatnonzero(np.diff(ranked, prepend=-1))
-    lengths = np.diff(np.append(starts, len(ranked)))
     found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - np.repeat(starts, lengths)
+    found[order] = np.arange(len(values)) - np.searchsorted(ranked, ranked)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -80,10 +79,3 @@ class VerifyReport:
     def is_whole(self) -> bool:
         """True if nothing was found."""
         return not self.findings
-
-
-def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
-    for finding in findings:
-        found.setdefault(finding.file, []).append(finding)
-    return found

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.columns import Columns
 from datapipe.index.manifest import (
     MANIFEST,
     UNFINISHED,
+    Arrays,
     Manifest,
     Shard,
     parse_manifest,
@@ -19,6 +21,7 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.listing import index_home, names_shards, tars_at
+from datapipe.inspect.derived_check import check_derived
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.sources import FolderSource, RemoteSource, Source
 from datapipe.remote.folder import is_remote
@@ -45,14 +48,24 @@ class DatasetFiles:
     entries: tuple[Shard, ...]  # from the manifest, or else from what is there
     # True if datapipe wrote the shards, all of whose members are in the index
     own: bool
-    is_view: bool = False  # its index names shards of other datasets
-    findings: list[Finding] = field(default_factory=list)  # about the manifest and names of shards
-    notes: list[str] = field(default_factory=list)
+    findings: list[Finding]  # about the manifest, names of shards, and derived files
+    notes: list[str]
+    columns: Columns | None = None  # None where they are missing or damaged, and behind a URL
 
     @property
     def home(self) -> Path | None:
         """Folder of the index; None behind a URL."""
         return self.index.folder if isinstance(self.index, FolderSource) else None
+
+    @property
+    def is_view(self) -> bool:
+        """True if its index names shards of other datasets."""
+        return self.manifest is not None and self.manifest.is_view
+
+    @property
+    def arrays(self) -> Arrays | None:
+        """Files of a dataset of arrays; None of shards."""
+        return None if self.manifest is None else self.manifest.arrays
 
 
 def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
@@ -62,6 +75,14 @@ def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
         IndexMismatch: it is something else, or its pack was not finished.
         StoreError: a server does not answer.
     """
+    located = _locate(dataset)
+    if located.manifest is None or located.home is None:
+        return located
+    columns, damage = check_derived(located.home, located.manifest)
+    return replace(located, columns=columns, findings=[*located.findings, *damage])
+
+
+def _locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
     title = os.fspath(dataset)
     is_list = names_shards(dataset)
     if is_remote(dataset) and not is_list:
@@ -99,29 +120,24 @@ def _located(
     title: str, shards: Source, index: Source, names_of: Callable[[], list[str]]
 ) -> DatasetFiles:
     content = index.read(MANIFEST)
-    manifest, findings, notes, is_view = None, [], [], False
-    if content is None:
-        findings.append(Finding(file=MANIFEST, problem="is missing"))
-    else:
+    manifest, problem = None, "is missing"
+    if content is not None:
         try:
             manifest = parse_manifest(content, MANIFEST)
         except IndexMismatch as error:
             problem = str(error).removeprefix(MANIFEST).partition(";")[0].strip()
-            findings.append(Finding(file=MANIFEST, problem=problem))
     tars = [name for name in names_of() if name.endswith(".tar")]
+    findings, notes = [], []
     if manifest is not None:
         entries = manifest.shards
-        is_view = manifest.is_view
-        own = not manifest.foreign and not is_view
+        own = not manifest.foreign and not manifest.is_view
         more = sorted(set(tars) - {shard.name for shard in entries})
-        if more and manifest.arrays is None and not is_view:
-            named = (
-                f"{counted(len(more), 'tar')} that the manifest does not name, such as {more[0]}"
-            )
+        if more and manifest.arrays is None and not manifest.is_view:
+            what = f"{counted(len(more), 'tar')} that the manifest does not name, such as {more[0]}"
             if own:
-                notes.append(f"not checked: {named}")
+                notes.append(f"not checked: {what}")
             else:
-                problem = f"is older than {named}; run `datapipe index --force`"
+                problem = f"is older than {what}; run `datapipe index --force`"
                 findings.append(Finding(file=MANIFEST, problem=problem))
     else:
         there = set(index.names())
@@ -129,15 +145,16 @@ def _located(
         own = all(entry.index == entry.name.removesuffix(".tar") + ".parquet" for entry in entries)
         if not entries:
             raise IndexMismatch(
-                f"{title}: {MANIFEST} {findings[0].problem}, and no shards are there; give a "
-                "folder or URL that `datapipe pack` wrote, and restore the manifest of arrays"
+                f"{title}: {MANIFEST} {problem}, and no shards are there; give a folder or URL "
+                "that `datapipe pack` wrote, and restore the manifest of arrays"
             )
         if content is None and not own and not any(entry.index in there for entry in entries):
-            findings.clear()
             entries = tuple(replace(entry, index="") for entry in entries)
             notes.append(
                 "it has no index, so its bytes cannot be checked; `datapipe index` makes one"
             )
+        else:
+            findings.append(Finding(file=MANIFEST, problem=problem))
     return DatasetFiles(
         title=title,
         shards=shards,
@@ -145,7 +162,6 @@ def _located(
         manifest=manifest,
         entries=entries,
         own=own,
-        is_view=is_view,
         findings=findings,
         notes=notes,
     )
@@ -156,11 +172,6 @@ def _entry(name: str, there: set[str]) -> Shard:
     stem = name.removesuffix(".tar")
     of_others = f"{stem}.index.parquet"
     is_own = f"{stem}.parquet" in there or (of_others not in there and bool(_OWN.fullmatch(name)))
-    return Shard(
-        name=name,
-        index=f"{stem}.parquet" if is_own else of_others,
-        samples=UNKNOWN,
-        images=UNKNOWN,
-        bytes=UNKNOWN,
-        index_sha256="",
-    )
+    index = f"{stem}.parquet" if is_own else of_others
+    counts = dict.fromkeys(("samples", "images", "bytes"), UNKNOWN)
+    return Shard(name=name, index=index, index_sha256="", **counts)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +14,7 @@ from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns
 from datapipe.index.members import member_kind
 from datapipe.index.parquet import parse_index, to_table
-from datapipe.index.rows import Rows
+from datapipe.index.rows import ImageSize, Row, Rows
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.sources import read_failure
@@ -26,21 +24,24 @@ ONLY_INDEX = "nothing else says which samples of its shard are in the view; make
 """End of the problem of an index that cannot be made from its shard."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemberTable:
-    """N samples of a shard with M members and I images, in the order of the index."""
+    """N samples of a shard with M members and I images, in the order of the index.
 
-    table: pa.Table  # of the schema of an index
+    Of each member, [M]: the number of its `sample`, `offset` of its data in the shard and `size` in
+    bytes, all int64, and its checksum `crc32`, uint32.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table  # of the schema of an index
+        counts = pc.list_value_length(table["ext"]).to_numpy()
+        self.sample: Int64 = np.repeat(np.arange(len(table), dtype=np.int64), counts)
+        self.offset: Int64 = self._values("offset").to_numpy()
+        self.size: Int64 = self._values("size").to_numpy()
+        self.crc32: UInt32 = self._values("crc32").to_numpy()
 
     @cached_property
     def keys(self) -> list[str]:
         return self.table["key"].to_pylist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def sample(self) -> Int64:
-        """Number of the sample of each member: int64 [M]."""
-        counts = pc.list_value_length(self.table["ext"]).to_numpy()
-        return np.repeat(np.arange(len(self.table), dtype=np.int64), counts)
 
     @cached_property
     def exts(self) -> list[str]:
@@ -66,24 +67,9 @@ class MemberTable:
         return np.frombuffer(padded.buffers()[2], np.uint8).reshape(-1, MAX_NAME)
 
     @cached_property
-    def offset(self) -> Int64:
-        """Position of the data of each member in the shard: int64 [M]."""
-        return self._numbers("offset")
-
-    @cached_property
     def by_offset(self) -> Int64:
         """Numbers of the members by their position in the shard: int64 [M]."""
         return np.argsort(self.offset, kind="stable")
-
-    @cached_property
-    def size(self) -> Int64:
-        """Bytes of each member: int64 [M]."""
-        return self._numbers("size")
-
-    @cached_property
-    def crc32(self) -> UInt32:
-        """Checksum of each member: uint32 [M]."""
-        return self._numbers("crc32")
 
     @cached_property
     def image(self) -> Int64:
@@ -103,39 +89,24 @@ class MemberTable:
     def _values(self, name: str) -> pa.Array:
         return pc.list_flatten(self.table[name]).combine_chunks()
 
-    def _numbers(self, name: str) -> npt.NDArray[Any]:
-        return self._values(name).to_numpy()  # type: ignore[no-any-return]
 
-
-def rows_of_columns(columns: Columns, first: int, stop: int) -> Rows:
-    """Return samples `first` to `stop` as rows; the columns do not hold orientations."""
+def _rows_of_columns(columns: Columns, first: int, stop: int) -> Iterator[Row]:
+    """Yield samples `first` to `stop` as rows; the columns do not hold orientations."""
     samples = np.arange(first, stop)
-    members = np.arange(*columns.sample_member[[first, stop]].tolist())
-    images = slice(*columns.sample_image[[first, stop]].tolist())
-    rows = Rows()
-    rows.key, rows.source = columns.keys(samples), columns.sources(samples)
-    rows.text_bytes = columns.text_bytes[first:stop].tolist()
-    rows.members = np.diff(columns.sample_member[first : stop + 1]).tolist()
-    rows.images = np.diff(columns.sample_image[first : stop + 1]).tolist()
-    for ext, *where in columns.members_at(members):
-        rows.ext.append(ext)
-        for name, value in zip(("offset", "size", "crc32"), where, strict=True):
-            getattr(rows, name).append(value)
-    rows.width = columns.image_width[images].tolist()
-    rows.height = columns.image_height[images].tolist()
-    rows.orientation = [1] * len(rows.width)
-    return rows
+    of_each = columns.keys(samples), columns.sources(samples), columns.text_bytes[first:stop]
+    for sample, key, source, text_bytes in zip(range(first, stop), *of_each, strict=True):
+        images = slice(*columns.sample_image[[sample, sample + 1]].tolist())
+        sides = (columns.image_width[images].tolist(), columns.image_height[images].tolist())
+        yield Row(key, columns.members(sample), [*map(ImageSize, *sides)], int(text_bytes), source)
 
 
-def read_members(
-    located: DatasetFiles, columns: Columns | None, number: int
-) -> tuple[MemberTable | None, list[Finding]]:
+def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None, list[Finding]]:
     """Return the members of a shard from its index, or from the columns if that is damaged.
 
     None if nothing says which bytes the shard should hold. Index and columns are compared if both
     are whole. An index without a manifest is taken as it is.
     """
-    entry, members, problem = located.entries[number], None, ""
+    entry, columns, members, problem = located.entries[number], located.columns, None, ""
     if not entry.index:
         return None, []
     try:
@@ -144,7 +115,7 @@ def read_members(
             problem = "is missing"
         else:
             table = parse_index(content, entry.index, sha256=entry.index_sha256 or None)
-            members = MemberTable(table=table)
+            members = MemberTable(table)
             if entry.samples not in (UNKNOWN, len(table)):
                 problem = f"has {len(table):,} samples, the manifest says {entry.samples:,}"
     except IndexMismatch as error:
@@ -155,8 +126,8 @@ def read_members(
     if columns is not None:
         first, stop = columns.shard_sample[number : number + 2].tolist()
         if problem:
-            members = MemberTable(table=to_table(rows_of_columns(columns, first, stop)))
-        elif members is not None and differs(columns, first, members):
+            members = MemberTable(to_table(Rows(_rows_of_columns(columns, first, stop))))
+        elif members is not None and _differs(columns, first, members):
             what = f"differs from {entry.index}; remove the folder, and it is rebuilt"
             found.append(Finding(file=f"{COLUMNS}/", problem=what))
     elif problem:
@@ -168,7 +139,7 @@ def read_members(
     return members, found
 
 
-def differs(columns: Columns, first: int, table: MemberTable) -> bool:
+def _differs(columns: Columns, first: int, table: MemberTable) -> bool:
     """Return whether the columns hold other samples from `first` on than an index."""
     stop = first + len(table.table)
     members = np.arange(*columns.sample_member[[first, stop]].tolist())

@@ -8,11 +8,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools
+from datapipe.array_types import Bools, Int64
 from datapipe.decode.image import check_image, check_indexed
 from datapipe.errors import DecodeError, StoreError
 from datapipe.index.files.crc32 import crc32, crc32_combine
@@ -21,6 +20,7 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import BLOCK
 from datapipe.inspect.findings import FileFindings
+from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.member_table import MemberTable
 from datapipe.inspect.plain_headers import are_plain
 from datapipe.inspect.resync import ResyncScanner, header_size
@@ -49,20 +49,7 @@ Tell = Callable[[int, int], None]
 _buffers = threading.local()
 
 
-class _Spans(NamedTuple):
-    """Members of a shard by offset: their numbers in the index, bounds, sizes and checksums."""
-
-    numbers: list[int]
-    starts: list[int]
-    ends: list[int]  # offsets behind the last byte
-    sizes: list[int]
-    crc32: list[int]
-
-    def some(self, start: int, stop: int) -> _Spans:
-        return _Spans(*(values[start:stop] for values in self))
-
-
-@dataclass(kw_only=True)
+@dataclass
 class MemberCheck:
     """Check of the members of one file by the checksums of an index.
 
@@ -71,12 +58,11 @@ class MemberCheck:
     """
 
     file: OpenFile
+    located: DatasetFiles
     members: MemberTable
     found: FileFindings
     deep: bool
     tell: Tell
-    own: bool = True
-    is_view: bool = False  # whose keys may be others than those in the tar
     lead: int = BLOCK
     origin: int = 0
     # Of each member: True if its data is right, if padding and a plain header are all before it
@@ -100,50 +86,51 @@ class MemberCheck:
         order = order[edges[part] : edges[part + 1]]
         if not len(order):
             return
-        offsets, sizes = table.offset[order], table.size[order]
-        values = order, offsets, offsets + sizes, sizes, table.crc32[order]
-        spans = _Spans(*(of_all.tolist() for of_all in values))
-        before = spans.starts[0] - self.lead
+        starts = table.offset[order].tolist()
+        ends = (table.offset[order] + table.size[order]).tolist()
+        before = starts[0] - self.lead
         if part:
             before = int(table.offset[last] + table.size[last])
             self._padding = -int(table.size[last]) % BLOCK
         first = 0
         while first < len(order):
-            stop = bisect_right(spans.ends, spans.starts[first] + _AT_ONCE, first + 1)
-            self._compare(spans.some(first, stop), before)
-            before, first = spans.ends[stop - 1], stop
+            stop = bisect_right(ends, starts[first] + _AT_ONCE, first + 1)
+            self._compare(order[first:stop], before)
+            before, first = ends[stop - 1], stop
         if self.lead:
             self._look_at_headers()
 
-    def _compare(self, spans: _Spans, before: int) -> None:
+    def _compare(self, numbers: Int64, before: int) -> None:
         """Compare successive members, and keep what stands between them from `before` on."""
-        count, size = len(spans.numbers), self.file.size - self.origin
-        begin, last = spans.starts[0], max(spans.ends)
+        table, count, end = self.members, len(numbers), self.file.size - self.origin
+        offsets, sizes = table.offset[numbers], table.size[numbers]
+        begin, last = int(offsets[0]), int((offsets + sizes).max())
         is_large = count == 1 and last - begin > (_LARGEST if self.deep else _LARGE)
         # Large gaps, which other members fill, are left to the walk; so is a damaged index.
         start = before if 0 <= begin - before <= _AT_ONCE else max(begin, 0)
-        length = max(min(begin if is_large else last, size) - start, 0)
+        length = max(min(begin if is_large else last, end) - start, 0)
         skip = (start + self.origin) % _PAGE
         view = _buffer(skip + length)[: skip + length]
         try:
             if is_large:
-                self._compare_large(spans.numbers[0])
+                self._compare_large(int(numbers[0]))
             view = view[skip : self.file.fill(view, start + self.origin - skip)]
         except (OSError, StoreError) as error:
             if count == 1:
-                self.add(spans.numbers[0], read_failure(error))
+                self.add(int(numbers[0]), read_failure(error))
             else:
                 for at in range(count):
-                    self._compare(spans.some(at, at + 1), spans.starts[at] - self.lead)
+                    self._compare(numbers[at : at + 1], int(offsets[at]) - self.lead)
             return
-        starts, ends = [at - start for at in spans.starts], [at - start for at in spans.ends]
+        starts, ends = (offsets - start).tolist(), (offsets + sizes - start).tolist()
+        sums = table.crc32[numbers].tolist()
         between = list(map(view.__getitem__, map(slice, [0, *ends], starts)))
-        if not is_large and (self.deep or not _is_right(view, between, spans)):
-            for number, begin, end, stated in zip(
-                spans.numbers, starts, ends, spans.crc32, strict=True
+        if not is_large and (self.deep or not _is_right(view, between, sizes.tolist(), sums)):
+            for number, first, stop, stated in zip(
+                numbers.tolist(), starts, ends, sums, strict=True
             ):
-                data = view[begin:end]
-                if end > len(view):
+                data = view[first:stop]
+                if stop > len(view):
                     self.add(number, CUT_OFF)
                 elif crc32(data) != stated:
                     self.add(number, OTHER_BYTES)
@@ -151,11 +138,11 @@ class MemberCheck:
                     self._decode(number, data)
         if self.lead:
             self._between += b"".join(between)
-            self._kept += spans.numbers
+            self._kept += numbers.tolist()
             if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
         self.found.members += count
-        self.found.bytes += sum(spans.sizes)
+        self.found.bytes += int(sizes.sum())
         self.tell(count, last - start)
 
     def _look_at_headers(self) -> None:
@@ -181,7 +168,7 @@ class MemberCheck:
                 stops - BLOCK - begin,
                 names[which],
                 sizes[some],
-                own=self.own,
+                own=self.located.own,
             )
 
     def _compare_large(self, number: int) -> None:
@@ -213,29 +200,28 @@ class MemberCheck:
         self.found.add(problem, key=key, member=table.name(number), source=source, **span)
 
 
-def _is_right(data: memoryview, between: list[memoryview], spans: _Spans) -> bool:
+def _is_right(
+    data: memoryview, between: list[memoryview], sizes: list[int], sums: list[int]
+) -> bool:
     """Return whether the members in `data`, with `between` before each, have their checksums.
 
     One checksum is taken of them all: a thread waits for the interpreter's lock after each, and two
     were hardly faster than one. False too where members overlap or are cut.
     """
-    if min(spans.sizes) < 0 or sum(spans.sizes) + sum(map(len, between)) != len(data):
+    if min(sizes) < 0 or sum(sizes) + sum(map(len, between)) != len(data):
         return False
     total = 0
-    for piece, stated, size in zip(between, spans.crc32, spans.sizes, strict=True):
+    for piece, stated, size in zip(between, sums, sizes, strict=True):
         total = crc32_combine(crc32(piece, total), stated, size)
     return total == crc32(data)
 
 
-def check_tar(check: MemberCheck, place: Path) -> None:
-    """Compare the structure of a tar with its index, after its members were compared.
-
-    `place` names the tar in messages.
-    """
+def check_tar(check: MemberCheck) -> None:
+    """Compare the structure of a tar with its index, after its members were compared."""
     table = check.members
     starts_well = table.offset.min(initial=BLOCK) == BLOCK
     if not (starts_well and check.is_plain.all() and _ends_well(check)):
-        _walk(check, place)
+        _walk(check)
 
 
 def _ends_well(check: MemberCheck) -> bool:
@@ -245,51 +231,47 @@ def _ends_well(check: MemberCheck) -> bool:
     last = int(ends.max(initial=0))
     padded = -(-last // BLOCK) * BLOCK
     rest = size - padded
-    if rest != len(END) if check.own else not BLOCK <= rest <= _LONGEST_TAIL:
+    if rest != len(END) if check.located.own else not BLOCK <= rest <= _LONGEST_TAIL:
         return False
     tail = _buffer(size - last)[: size - last]
     return check.file.fill(tail, last) == len(tail) and not bytes(tail).strip(b"\0")
 
 
-def _walk(check: MemberCheck, place: Path) -> None:
+def _walk(check: MemberCheck) -> None:
     """Read all headers, and name what differs from the index."""
     table, found = check.members, check.found
-    at_offset = {
-        (offset, size): number
-        for number, (offset, size) in enumerate(
-            zip(table.offset.tolist(), table.size.tolist(), strict=True)
-        )
-    }
-    scanner = ResyncScanner(place, check.file, window=_WINDOW)
+    places = zip(table.offset.tolist(), table.size.tolist(), strict=True)
+    numbers = {place: number for number, place in enumerate(places)}
+    scanner = ResyncScanner(Path(found.file), check.file, window=_WINDOW)
     walked = set()
     try:
         for member in scanner:
-            number = at_offset.get((member.offset, member.size))
+            number = numbers.get((member.offset, member.size))
             if number is None:
                 found.unindexed += 1
-                if check.own:
+                if check.located.own:
                     where = {"start": member.offset, "stop": member.offset + member.size}
                     found.add("is not in the index", member=member.name, **where)
                 continue
             walked.add(number)
             if check.is_right[number] and not has_name(member.name, check, number):
-                check.add(
-                    number, f"its header calls it {member.name!r}", **_header_of(table, number)
-                )
+                problem = f"its header calls it {member.name!r}"
+                check.add(number, problem, **_header_of(table, number))
     except (OSError, StoreError) as error:
         found.add(read_failure(error))
     _look_at_padding(check)
-    gaps = [gap for gap in scanner.gaps if gap.reason or check.own]
     for number in np.flatnonzero(check.is_right & ~check.is_plain).tolist():
         # A header in the wrong place may have led the walk past whole ones.
-        if (check.own or number not in walked) and not _has_header(check, number):
+        if (check.located.own or number not in walked) and not _has_header(check, number):
             check.add(number, "its header is damaged", **_header_of(table, number))
-    for gap in gaps:
+    for start, stop, reason in scanner.gaps:
         # Bytes that a finding about a member covers are named already.
-        if not any(_overlaps(gap.start, gap.stop, f.start, f.stop) for f in found.findings):
-            reason = gap.reason or "blocks of zeros between members"
-            found.add(reason, start=gap.start, stop=gap.stop)
-    if check.own and not found.findings and not _ends_well(check):
+        named = any(
+            start < (f.stop or 0) and f.start is not None and f.start < stop for f in found.findings
+        )
+        if not named and (reason or check.located.own):
+            found.add(reason or "blocks of zeros between members", start=start, stop=stop)
+    if check.located.own and not found.findings and not _ends_well(check):
         end = int((table.offset + -(-table.size // BLOCK) * BLOCK).max(initial=0))
         found.add(f"does not end in {len(END):,} zeros", start=end, stop=check.file.size)
 
@@ -317,7 +299,7 @@ def _has_header(check: MemberCheck, number: int) -> bool:
     block = memoryview(bytearray(BLOCK))
     check.file.fill(block, int(check.members.offset[number]) - BLOCK)
     size = int(check.members.size[number])
-    if check.own:
+    if check.located.own:
         return bytes(block) == member_header(check.members.name(number), size)
     return header_size(bytes(block)) == size
 
@@ -328,34 +310,29 @@ def has_name(name: str, check: MemberCheck, number: int) -> bool:
     if name == table.name(number):
         return True
     stated, ext = split_name(name), table.exts[number]
-    if check.own or stated is None:
+    if check.located.own or stated is None:
         return False
-    key = stated[0] if check.is_view else table.keys[int(table.sample[number])]
+    # Keys of a view may be others than those in the tar
+    key = stated[0] if check.located.is_view else table.keys[int(table.sample[number])]
     return stated in ((key, ext), (key, ext.rpartition(".")[0]))
 
 
-def _overlaps(start: int, stop: int, other: int | None, end: int | None) -> bool:
-    return other is not None and end is not None and start < end and other < stop
-
-
-def check_unindexed(
-    place: Path, file: OpenFile, found: FileFindings, *, deep: bool, tell: Tell
-) -> None:
+def check_unindexed(file: OpenFile, found: FileFindings, *, deep: bool, tell: Tell) -> None:
     """Check a tar without an index: its structure, and its images if `deep`."""
-    scanner = ResyncScanner(place, file, window=_AT_ONCE if deep else _WINDOW)
+    scanner = ResyncScanner(Path(found.file), file, window=_AT_ONCE if deep else _WINDOW)
     reached = 0
     try:
         for member in scanner:
             found.unindexed += 1
             key, ext = split_name(member.name) or ("", "")
-            kind = member_kind(ext) if deep else ""
-            if kind and (
-                problem := content_problem(kind, scanner.read(member.offset, member.size))
-            ):
-                where = {"start": member.offset, "stop": member.offset + member.size}
-                found.add(problem, key=key, member=member.name, **where)
-            tell(1, member.offset + member.size - reached)
-            reached = member.offset + member.size
+            end = member.offset + member.size
+            if deep and (kind := member_kind(ext)):
+                problem = content_problem(kind, scanner.read(member.offset, member.size))
+                if problem:
+                    where = {"start": member.offset, "stop": end}
+                    found.add(problem, key=key, member=member.name, **where)
+            tell(1, end - reached)
+            reached = end
     except (OSError, StoreError) as error:
         found.add(read_failure(error))
     for gap in scanner.gaps:

@@ -65,22 +65,19 @@ class FolderSource:
 
 
 class RemoteSource:
-    """Files of a folder behind a URL."""
+    """Files of a folder behind a URL; `StoreError` without an answer. Some list no names."""
 
     def __init__(self, url: str) -> None:
         self.folder = RemoteTarget(url, RemoteOptions())
 
     def read(self, name: str) -> bytes | None:
-        """Return a whole file; None if it is missing, `StoreError` without an answer."""
         return self.folder.read_or_none(name)
 
     def names(self) -> list[str]:
-        """Return the names of the files in the folder, sorted; none if it cannot be listed."""
         return self.folder.begin_task(self.folder.names()).result()
 
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile | None]:
-        """Open a file; None if it is missing, `StoreError` without an answer."""
         if (size := self.folder.size_now(name)) is None:
             yield None
             return

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.errors import IndexMismatch, PlanError, StoreError, WorkerError
-from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.manifest import MANIFEST, parse_manifest
-from datapipe.inspect.array_check import array_jobs, check_array_files, check_items
-from datapipe.inspect.block_check import check_columns, check_tokens
-from datapipe.inspect.field_check import check_field_values, check_fields
+from datapipe.inspect.array_check import ArrayJob, array_jobs, check_array_files
+from datapipe.inspect.derived_check import check_field_values
 from datapipe.inspect.findings import FileFindings, VerifyReport
 from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.shard_job import ShardJob
@@ -71,45 +69,27 @@ def verify_dataset(
     started = time.monotonic()
     chosen = EngineSpec(engine=engine, address=address)
     located = locate(dataset)
-    manifest, home = located.manifest, located.home
+    manifest, arrays = located.manifest, located.arrays
     findings, notes = list(located.findings), list(located.notes)
-    columns = None
-    if manifest is not None and home is not None:
-        columns, found = check_columns(home, manifest)
-        findings += [*found, *check_tokens(home, manifest)]
-        findings += check_fields(home, manifest)
-    run = _Verification(located=located, columns=columns, deep=deep)
+    run = _Verification(located=located, deep=deep)
     numbers = range(len(located.entries))
-    remote = isinstance(located.shards, RemoteSource)
     total = sum(max(shard.bytes, 0) for shard in located.entries)
-    if manifest is not None and manifest.arrays is not None:
+    if manifest is not None and arrays is not None:
         if isinstance(located.shards, RemoteSource):
             raise PlanError(f"{dataset}: arrays behind a URL cannot be checked; copy them")
-        findings += (damage := check_array_files(located.shards.folder, manifest.arrays))
-        numbers = array_jobs(located, manifest.arrays, damage)
-        total = manifest.bytes
+        findings += (damage := check_array_files(located.shards.folder, arrays))
+        numbers, total = array_jobs(located, damage), manifest.bytes
     jobs: Iterable[Any] = numbers if engine == "ray" else map(run.job, numbers)
+    remote = isinstance(located.shards, RemoteSource)
     count = workers or (_REMOTE_WORKERS if remote else available_cpus())
+    threads = partial(ThreadPool, lambda job, part: job.run(part), count, ahead=2 * count)
+    local = partial(threads, name="datapipe-verify", parts=lambda job: job.parts)
+    bar = Progress("verifying", unit="member", total=total or None, total_unit="bytes")
     files: list[FileFindings] = []
     with (
-        Progress(
-            "verifying", unit="member", total=total or None, total_unit="bytes"
-        ) as run.progress,
+        bar as run.progress,
         chosen.cluster(workers) as cluster,
-        closing(
-            open_pool(
-                cluster,
-                partial(_checker, located, columns, deep),
-                partial(
-                    ThreadPool,
-                    lambda job, part: job.run(part),
-                    count,
-                    ahead=2 * count,
-                    name="datapipe-verify",
-                    parts=lambda job: job.parts,
-                ),
-            )
-        ) as pool,
+        closing(open_pool(cluster, partial(_checker, located, deep), local)) as pool,
     ):
         try:
             for checked_file in pool.run(jobs):
@@ -125,18 +105,20 @@ def verify_dataset(
         notes.append(
             f"{unindexed:,} members belong to no sample{of_view}; only their headers were checked"
         )
-    if deep and columns is not None and manifest is not None and home is not None:
+    home, columns = located.home, located.columns
+    if deep and manifest is not None and home is not None and columns is not None:
         harmed = {finding.file for finding in findings}
         whole = [n for n, entry in enumerate(located.entries) if entry.name not in harmed]
-        opened = Dataset(
-            folder=located.shards.folder, home=home, manifest=manifest, columns=columns
-        )
+        folder = located.shards.folder
+        opened = Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
         findings += check_field_values(opened, whole)
     samples = sum(file.samples for file in files) if manifest is None else manifest.samples
+    # Texts and images of arrays are in two files, and a sample is counted once.
+    damaged = {("" if arrays else file.file, n) for file in files for n in file.damaged}
     return VerifyReport(
         dataset=located.title,
         samples=samples,
-        damaged_samples=len({pair for file in files for pair in _samples_of(file)}),
+        damaged_samples=len(damaged),
         files=len({file.file for file in files}),
         members=sum(file.members for file in files),
         bytes=sum(file.bytes for file in files),
@@ -146,33 +128,14 @@ def verify_dataset(
     )
 
 
-def _samples_of(file: FileFindings) -> Iterator[tuple[str, int]]:
-    # Texts and images of arrays are in two files, and a sample is counted once.
-    name = "" if file.file.endswith(".npy") else file.file
-    return ((name, sample) for sample in file.damaged)
-
-
-def _checker(
-    located: DatasetFiles, columns: Columns | None, deep: bool
-) -> Callable[[int], FileFindings]:
+def _checker(located: DatasetFiles, deep: bool) -> Callable[[int], FileFindings]:
     """Return the function of a task on a node, which must see the same dataset."""
     there = located.index.read(MANIFEST)
     if located.manifest is not None and (
         there is None or parse_manifest(there, MANIFEST).fingerprint != located.manifest.fingerprint
     ):
         raise IndexMismatch(f"{located.title} is missing or a different dataset there")
-    run = _Verification(located=located, columns=columns, deep=deep, node=node_name())
-    return run.check
-
-
-class _Once(NamedTuple):
-    """Job that one thread does."""
-
-    check: Callable[[], FileFindings]
-    parts: int = 1
-
-    def run(self, part: int) -> FileFindings:
-        return self.check()
+    return _Verification(located=located, deep=deep, node=node_name()).check
 
 
 @dataclass(kw_only=True)
@@ -180,7 +143,6 @@ class _Verification:
     """Jobs of one verification."""
 
     located: DatasetFiles
-    columns: Columns | None
     deep: bool
     node: str = ""  # where tasks check; "" on this machine
     progress: Progress | None = None
@@ -210,14 +172,10 @@ class _Verification:
         found.node = self.node
         return found
 
-    def job(self, number: int) -> ShardJob | _Once:
+    def job(self, number: int) -> ShardJob | ArrayJob:
         """Return the check of a shard, or of items of arrays."""
-        given: Any = self.located, self.columns, number
-        how: Any = {"deep": self.deep, "tell": self.tell}
-        manifest = self.located.manifest
-        if manifest is not None and manifest.arrays is not None:
-            return _Once(partial(check_items, *given, arrays=manifest.arrays, **how))
-        return ShardJob(*given, **how)
+        kind = ShardJob if self.located.arrays is None else ArrayJob
+        return kind(located=self.located, number=number, deep=self.deep, tell=self.tell)
 
     def tell(self, members: int, size: int) -> None:
         if self.stop.is_set():

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
 COLOURS = ("#2f6f9f", "#d98032", "#5b9a57", "#a8554e", "#7d6aa8", "#8a6f5a", "#c580b5", "#7f7f7f")
 """Colours of series, in this order; the colour-blind can tell them apart."""
 IDLE, PALE, INK = "#e3e7ea", "#c9d0d5", "#1d2429"
-STAGE_COLOURS = dict(
-    zip(
-        ("read", "decode", "resize", "transform", "tokenize", "collate", "transfer", "plan"),
-        (*COLOURS[:7], "#555"),
-        strict=True,
-    )
-)
+_STAGES = ("read", "decode", "resize", "transform", "tokenize", "collate", "transfer", "plan")
+STAGE_COLOURS = dict(zip(_STAGES, (*COLOURS[:7], "#555"), strict=True))
 """Colours of a loader's stages, the same in all reports."""
 
 _SHOWN = 0.05  # of the width, from which on a part of a bar is labelled inside

@@ -66,15 +66,11 @@ def _chrome_events(
         }
         for row, name, start, end in events
     ]
-    about = []
-    for kind, number, name, order in [
-        *([("process", 0, "datapipe", -1)] if rows else []),
-        *(("thread", number, row, number) for row, number in rows.items()),
-    ]:
-        about.append(_metadata(f"{kind}_name", number, name=name))
-        about.append(_metadata(f"{kind}_sort_index", number, sort_index=order))
+    named = [("process", 0, "datapipe", -1)] if rows else []
+    named += [("thread", number, row, number) for row, number in rows.items()]
+    about = [
+        {"ph": "M", "name": f"{kind}_{what}", "pid": _PROCESS, "tid": number, "args": {what: value}}
+        for kind, number, name, order in named
+        for what, value in (("name", name), ("sort_index", order))
+    ]
     return about + sorted(complete, key=lambda event: event["ts"])
-
-
-def _metadata(kind: str, row: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": row, "args": args}

@@ -57,41 +57,26 @@ def preview(
     Examples:
         >>> datapipe.preview("shards/", "preview.html", batch_size=4)
     """
-    text = preview_page(
-        path,
-        samples=samples,
-        step=step,
-        epoch=epoch,
-        rank=rank,
-        world_size=world_size,
-        **options,
-    )
-    write_whole(output, text, "preview")
+    options |= {"rank": rank, "world_size": world_size}
+    page = preview_page(path, samples=samples, step=step, epoch=epoch, **options)
+    write_whole(output, page, "preview")
 
 
 @checked(PlanError)
 def preview_page(
-    path: Any,
-    *,
-    samples: Count,
-    step: Natural,
-    epoch: Natural,
-    rank: Natural,
-    world_size: Count,
-    title: str = "",
-    **options: Any,
+    path: Any, *, samples: Count, step: Natural, epoch: Natural, title: str = "", **options: Any
 ) -> str:
     """Return the page that `preview` writes, by default with the path as its title."""
     if not any(options.get(name) is not None for name in ("batch_size", "pack", "max_tokens")):
         options["batch_size"] = BATCH
     options |= {"num_workers": 0, "device": None, "decoder": "cpu", "cache": None}
-    with make_loader(path, rank=rank, world_size=world_size, **options) as loader:
+    with make_loader(path, **options) as loader:
         loader.set_epoch(epoch)
         steps = list(shown_steps(loader, step=step, samples=samples, room=ROOM))
         shown = sum(len(each["samples"]) for each in steps)
+        is_path = isinstance(path, str | PathLike)
         content = {
-            "title": title
-            or (str(path) if isinstance(path, str | PathLike) else loader.dataset.title),
+            "title": title or (str(path) if is_path else loader.dataset.title),
             "about": _about(loader, step),
             "full": shown < samples,
             "steps": steps,

@@ -43,7 +43,7 @@ def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterat
         images=None if images is None else replace(images, geometry=True),
         cache=None,
     )
-    number, epoch = step, loader.epoch
+    number, epoch, pack = step, loader.epoch, parts.schedule.plan.pack
     for job in parts.steps():
         if job.epoch != epoch or samples <= 0 or room <= 0:
             return
@@ -51,40 +51,22 @@ def shown_steps(loader: Loader, *, step: int, samples: int, room: int) -> Iterat
         watch = Watch()
         for piece in range(builder.pieces):
             builder.run(piece, watch)
-        shown = _step(context, job, builder, samples)
-        pack = parts.schedule.plan.pack
-        yield {"step": number, **shown, **({"capacity": pack} if pack else {})}
-        samples -= len(shown["samples"])
-        room -= len(json.dumps(shown["samples"]))
+        batch, units = builder.result(), job.share.units
+        tokens, sizes = batch.get("input_ids"), units.sizes
+        slots = range(min(len(job.samples), samples))
+        shown = [_sample(context, job, builder, batch, slot) for slot in slots]
+        yield {
+            "step": number,
+            "units": np.diff(units.offsets).tolist(),
+            # Tokens of each sample, and of a row of the batch with its padding
+            "lengths": [] if tokens is None or sizes is None else sizes.tokens.tolist(),
+            "capacity": pack or (0 if tokens is None else int(tokens.shape[1])),
+            "arrays": {name: _described(v) for name, v in batch.items() if name != GEOMETRY},
+            "samples": shown,
+        }
+        samples -= len(shown)
+        room -= len(json.dumps(shown))
         number += 1
-
-
-def _step(
-    context: BatchContext, job: StepJob, builder: BatchBuilder, samples: int
-) -> dict[str, Any]:
-    batch = builder.result()
-    units = job.share.units
-    return {
-        "units": np.diff(units.offsets).tolist(),
-        "lengths": _lengths(batch, job),
-        "capacity": _capacity(batch),
-        "arrays": {name: _described(value) for name, value in batch.items() if name != GEOMETRY},
-        "samples": [
-            _sample(context, job, builder, batch, slot)
-            for slot in range(min(len(job.samples), samples))
-        ],
-    }
-
-
-def _lengths(batch: Batch, job: StepJob) -> list[int]:
-    """Return the tokens of each sample; none without a tokenizer."""
-    sizes = job.share.units.sizes
-    return [] if "input_ids" not in batch or sizes is None else sizes.tokens.tolist()
-
-
-def _capacity(batch: Batch) -> int:
-    """Return the tokens of a row of the batch, padding included."""
-    return int(batch["input_ids"].shape[1]) if "input_ids" in batch else 0
 
 
 def _described(value: Any) -> str:
@@ -99,7 +81,8 @@ def _sample(
     number = int(job.samples[slot])
     columns, dataset = context.dataset.columns, context.dataset
     error = builder.errors.get(slot)
-    sides = _sides(context, number)
+    widths, heights, _ = columns.image_sides(job.samples[slot : slot + 1])
+    sides = list(zip(widths.tolist(), heights.tolist(), strict=True))
     shown: dict[str, Any] = {
         "key": columns.key(number),
         "source": columns.sources(job.samples[slot : slot + 1])[0],
@@ -122,7 +105,8 @@ def _sample(
         turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
         videos = _videos(context, read, number, len(sides))
-        frames.update(at for video in videos for at in range(*_span(video)))
+        for video in videos:
+            frames.update(range(video.first, video.first + len(video.times)))
         for at, (_, data) in enumerate(read.images):
             if at not in frames:
                 shown["images"][at]["original"] = show_file(data)
@@ -143,14 +127,6 @@ def _sample(
             if transform.spec.one_size:
                 image["seen"] = _seen(batch[GEOMETRY][first + at].tolist(), pictures.shape)
     return shown
-
-
-def _sides(context: BatchContext, number: int) -> list[tuple[int, int]]:
-    columns = context.dataset.columns
-    start, stop = int(columns.sample_image[number]), int(columns.sample_image[number + 1])
-    return [
-        (int(columns.image_width[at]), int(columns.image_height[at])) for at in range(start, stop)
-    ]
 
 
 def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
@@ -179,10 +155,6 @@ def _videos(context: BatchContext, read: SampleParts, number: int, images: int) 
         return read_videos(read.record, images, _max_frames(context, number))
     except DecodeError:  # which is said of its text
         return []
-
-
-def _span(video: Video) -> tuple[int, int]:
-    return video.first, video.first + len(video.times)
 
 
 def _strip(video: Video, read: SampleParts) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def profile(
     pace = None if step_time is None else parse_seconds(step_time, "--step-time")
     refuse_unwritable(report=report, trace=trace)
     from datapipe.profile.job import profile_loader
-    from datapipe.profile.text import profile_text
+    from datapipe.profile.report import profile_text
 
     make = maker_of(shards, flags)
     with Progress("measuring", unit="phase") as bar:
@@ -56,7 +56,7 @@ def profile(
 
         write_trace(trace, found.forecast.run.events)
     if report is not None:
-        from datapipe.profile.page import write_report
+        from datapipe.profile.report import write_report
 
         write_report(found, report)
     if as_json:

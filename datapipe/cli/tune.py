@@ -122,7 +122,7 @@ def tune_workers(
     name = target or shards or ""
     command = " ".join([shlex.quote(name), *flags.given()])
     if report is not None:
-        from datapipe.tune.report import write_report
+        from datapipe.tune.result import write_report
 
         title = f"--target {name}" if target else command
         write_report(result, report, f"datapipe tune-workers {title}")
@@ -159,7 +159,7 @@ def _refuse_beside_target(shards: str | None, flags: Flags, kinds: dict[str, str
 
 def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool) -> None:
     from datapipe.report.table import aligned
-    from datapipe.tune.report import chosen_text, result_text, settings_table
+    from datapipe.tune.result import chosen_text, result_text, settings_table
 
     if as_json:
         print(json.dumps({"tuned": name, **result.to_dict()}))

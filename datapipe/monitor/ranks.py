@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from datapipe.diagnosis.rank_times import RankStep, RankTimes, compare_ranks
+from datapipe.diagnosis.step_figures import RankStep, RankTimes, compare_ranks
 from datapipe.monitor.step_sample import StepSample
 
 logger = logging.getLogger(__name__)

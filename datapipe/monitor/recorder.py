@@ -14,7 +14,7 @@ from typing import Any
 
 from datapipe.diagnosis.loop_figures import SampledSteps
 from datapipe.diagnosis.loop_rules import MOSTLY
-from datapipe.diagnosis.step_roofline import StepRoofline, fastest, place
+from datapipe.diagnosis.step_figures import StepRoofline, fastest, place
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
 from datapipe.monitor.profiler import prepared, profiled, start_profiler
 from datapipe.monitor.ranks import RankSamples

@@ -12,9 +12,8 @@ from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures, SampledSt
 from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.datasets import DatasetCounter
-from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Durations, Timing, TurnSums
-from datapipe.monitor.gpu import GpuSampler, GpuUsage
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
@@ -208,11 +207,10 @@ class Counters:
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
         loop, device, reading = self.loop, self.device, self.loader.reading()
-        gpu = None if self.sampler is None else self.sampler.usage
-        seen = None
+        gpu, limit = None if self.sampler is None else self.sampler.usage, None
         if reading is not None:
             processes = self.loader.processes
-            seen = LoaderFigures(reading=reading, in_loop=True, processes=processes)
+            limit = find_limit(LoaderFigures(reading=reading, in_loop=True, processes=processes))
         return LoopFigures(
             turns=loop.turns,
             **loop.shares(loop.seldom),
@@ -221,7 +219,7 @@ class Counters:
             utilization=None if gpu is None else gpu.utilization,
             recorded=self.recorder.figures(thoroughly=thoroughly),
             marked=loop.steps.count > 0,
-            limit=None if seen is None else find_limit(seen),
+            limit=limit,
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
         )
@@ -230,8 +228,8 @@ class Counters:
         loop, device, reading = self.loop, None, self.loader.reading()
         figures = self.figures(thoroughly=True)
         if (times := self.device) is not None:
-            kinds = {"step": times.steps, "transfer": times.transfers, "idle": times.idle}
-            device = OnDevice(**{name: each.timing() for name, each in kinds.items()})
+            step, transfer, idle = (t.timing() for t in (times.steps, times.transfers, times.idle))
+            device = OnDevice(step=step, transfer=transfer, idle=idle)
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,

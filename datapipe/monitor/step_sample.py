@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from datapipe.diagnosis.step_roofline import Operator
+from datapipe.diagnosis.step_figures import Operator
 
 Interval = tuple[int, int]
 """Start and end, in nanoseconds."""

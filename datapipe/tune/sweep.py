@@ -10,7 +10,7 @@ from typing import Any
 
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialOptions, run_trial
+from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialRun
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,9 @@ class Sweep:
         batches: int = 2,
         step: Callable[[Any], object] | None = None,
     ) -> Trial | None:
-        aim = TrialOptions(
+        run = TrialRun(
+            setting=setting,
+            machine=self.machine,
             seconds=seconds,
             deadline=self.began + self.goal.budget,
             batches=batches,
@@ -136,7 +138,7 @@ class Sweep:
         )
         self._count += 1
         try:
-            trial = run_trial(self._make, setting, aim, self.machine, round=round)
+            trial = run.run(self._make, round=round)
         except EmptyLoader as error:
             self._discard(setting, str(error))
             return None

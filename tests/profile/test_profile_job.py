@@ -10,10 +10,9 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.profile.forecast import Forecast, rank
 from datapipe.profile.job import profile_loader
-from datapipe.profile.page import remedy_figure, write_report
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.remedies import predict_remedies
-from datapipe.profile.text import profile_text
+from datapipe.profile.report import profile_text, remedy_figure, write_report
 
 from .figures import alone, roofline, run
 

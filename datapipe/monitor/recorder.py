@@ -83,16 +83,19 @@ class StepRecorder:
         samples = self.samples
         if not samples:
             return SampledSteps()
+
+        def share(name: str) -> float:
+            return median((getattr(sample, name) or 0.0) / sample.seconds for sample in samples)
+
         # Others may have waited for another process, or have an evaluation inside.
         fastest_step = min(samples, key=lambda sample: sample.seconds)
-        busy = [(s.busy or 0.0) / s.seconds for s in samples]
         return SampledSteps(
             steps=len(samples),
-            exchange=median(s.exchange / s.seconds for s in samples),
-            beside=median(s.beside / s.seconds for s in samples),
-            synchronisation=median(s.synchronisation / s.seconds for s in samples),
+            exchange=share("exchange"),
+            beside=share("beside"),
+            synchronisation=share("synchronisation"),
             waiter=fastest_step.waiter,
-            busy=None if fastest_step.busy is None else median(busy),
+            busy=None if fastest_step.busy is None else share("busy"),
             operators=median(map(_in_operators, samples)),
             ranks=self._ranks.compare() if thoroughly else None,
             roofline=_roofline(fastest_step) if thoroughly else None,

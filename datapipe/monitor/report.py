@@ -150,9 +150,10 @@ class LoopLoader:
 
     def begin(self, loader: Any, *, meter: bool, events: bool, ranges: bool) -> None:
         """Find or start the meter of a loader before its pass."""
-        self.hints = _hints(loader)
         if not hasattr(loader, "start_metering"):
+            self.hints = _hints(getattr(loader, "num_workers", None))
             return
+        self.hints = ()
         self.processes = loader.options.in_processes
         found: Meter | None = loader.meter
         if meter and (found is None or (found is self._ours and found.options.events != events)):
@@ -176,9 +177,8 @@ class LoopLoader:
         return () if self._meter is None else self._meter.events
 
 
-def _hints(loader: Any) -> tuple[str, ...]:
-    """Suggest actions for a loader without a meter, such as torch's."""
-    workers = None if hasattr(loader, "start_metering") else getattr(loader, "num_workers", None)
+def _hints(workers: Any) -> tuple[str, ...]:
+    """Suggest actions for a loader without a meter, such as torch's, by its number of workers."""
     tune = "find how many workers it takes: `datapipe.tune_workers(make)`"
     if workers == 0:
         return ("prepare batches in the background: `num_workers` of at least 1", tune)

@@ -89,21 +89,16 @@ class Sweep:
         """Look, and try settings in rounds until all but one are dropped, or the time is up."""
         self.look()
         self._settle()
-        number = 1
-        alone = len(self.settings) == 1
-        while len(self.active) > 1 or (alone and number < _ALONE):
-            if not self.round(number):
+        number, alone = 1, len(self.settings) == 1
+        while len(self.active) > 1 or (self.active and alone and number < _ALONE):
+            turn = number % len(self.active)
+            order = self.active[turn:] + self.active[:turn]
+            seconds = self._seconds(order)
+            tried = [self._try_if_left(setting, seconds, number) for setting in order]
+            if not any(tried):
                 break
             self._settle()
             number += 1
-
-    def round(self, number: int) -> bool:
-        """Try each active setting once; return True if there was time for any."""
-        turn = number % max(1, len(self.active))
-        order = self.active[turn:] + self.active[:turn]
-        seconds = self._seconds(order) if order else 0.0
-        tried = [self._try_if_left(setting, seconds, number) for setting in order]
-        return any(tried)
 
     def measure(self, setting: Setting) -> bool:
         """Try a setting as fast as batches come, once; return True if its rate is known."""

@@ -30,9 +30,9 @@ class DatasetCounter:
 
     def begin(self, loader: Any) -> None:
         shares = getattr(getattr(loader, "plan", None), "shares", None)
-        self.counts = callable(shares) and bool(shares())  # empty for a single folder
-        if self.counts:
-            self._shares = shares
+        self.counts = False
+        if callable(shares) and shares():  # empty for a single folder
+            self.counts, self._shares = True, shares
             self._is_compared = not getattr(loader.plan, "shares_change", False)
 
     def add(self, batch: Any) -> None:

@@ -204,8 +204,8 @@ def operators_of(
         took[call.name, dtype, flops, moved].append(call.launched if kernels else own)
     operators = []
     for (name, dtype, flops, moved), times in took.items():
-        calls, seconds = len(times), sum(times) / 1e9
-        sums = {"flops": flops * calls, "bytes": moved * calls, "calls": calls}
+        number, seconds = len(times), sum(times) / 1e9
+        sums = {"flops": flops * number, "bytes": moved * number, "calls": number}
         operators.append(Operator(name=name, dtype=dtype, seconds=seconds, **sums))
     return operators, intervals
 

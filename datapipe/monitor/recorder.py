@@ -16,7 +16,7 @@ from datapipe.diagnosis.loop_figures import SampledSteps
 from datapipe.diagnosis.loop_rules import MOSTLY
 from datapipe.diagnosis.step_figures import StepRoofline, fastest, place
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
-from datapipe.monitor.profiler import prepared, profiled, start_profiler
+from datapipe.monitor.profiler import start_profiler, stop_profiler
 from datapipe.monitor.ranks import RankSamples
 from datapipe.monitor.step_sample import StepSample, sample_of
 
@@ -61,11 +61,8 @@ class StepRecorder:
         if profiler is None:
             return
         took = time.perf_counter_ns() - self._begun
-        if not profiled() or prepared():
-            return  # a profiler of the user took over
         try:
-            profiler.__exit__(None, None, None)
-            if not counts:
+            if not stop_profiler(profiler) or not counts:
                 return
             events = profiler.kineto_results.events()
             sample = sample_of(events, turn=self.turn, took=took, waited=self._waited)

@@ -137,6 +137,24 @@ def test_a_profiler_that_runs_already_is_left_alone(tmp_path, caplog):
     assert "running already" in caplog.text
 
 
+@pytest.mark.parametrize("stop", [6, 12])
+def test_a_profiler_that_starts_during_a_trace_is_left_alone(tmp_path, caplog, stop):
+    """It ends before or after the trace, and has all of its events."""
+    caplog.set_level(logging.INFO)
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(2, 6))
+    for number in monitor(range(20)):
+        if number == 4:
+            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            profiler.__enter__()
+        torch.ones(3).add(1)
+        if number == stop:
+            profiler.__exit__(None, None, None)
+    counts = {event.key: event.count for event in profiler.key_averages()}
+    assert counts["aten::add"] == stop - 4 + 1
+    assert len(events(tmp_path / "trace.json", "training loop")) == 6
+    assert "a profiler was started" in caplog.text
+
+
 def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():
     monitor = datapipe.Monitor()
     train(monitor, range(8))

@@ -103,8 +103,9 @@ def headline(profile: Profile) -> list[str]:
         lines.append(
             f"Other processes took {others:.0%} of the cores meanwhile: so figures are lower"
         )
-    if profile.forecast.alone.failed or run.skipped:
-        lines.append(f"{run.skipped:,} samples were skipped: they cannot be read or decoded")
+    # A short run may not come to the samples that failed before it.
+    if skipped := max(profile.forecast.alone.failed, run.skipped):
+        lines.append(f"{skipped:,} samples were skipped: they cannot be read or decoded")
     return lines
 
 

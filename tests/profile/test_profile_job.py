@@ -73,6 +73,16 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy):
     assert "datapipe convert " in text
 
 
+@pytest.mark.parametrize(("before", "at_work"), [(3, 0), (0, 3)])
+def test_samples_that_fail_are_counted_even_if_the_loader_at_work_meets_none(busy, before, at_work):
+    forecast = replace(
+        busy.forecast,
+        alone=replace(busy.forecast.alone, failed=before),
+        run=replace(busy.forecast.run, skipped=at_work),
+    )
+    assert "3 samples were skipped" in profile_text(replace(busy, forecast=forecast))
+
+
 def test_the_page_has_its_figures_with_names_that_are_words(busy, tmp_path):
     pytest.importorskip("matplotlib")
     write_report(busy, tmp_path / "out.html")

@@ -258,8 +258,10 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
     """Trials of a setting, until other processes leave one alone, or there were three."""
     for _ in range(_TRIES):
         deadline = time.perf_counter() + 20 * _SECONDS
-        aim = {"seconds": _SECONDS, "deadline": deadline, "probe": True}
-        trial = TrialRun(setting=setting, machine=Machine(), **aim).run(make, round=0)
+        run = TrialRun(
+            setting=setting, machine=Machine(), seconds=_SECONDS, deadline=deadline, probe=True
+        )
+        trial = run.run(make, round=0)
         yield trial
         if _others(trial) < _DISTURBED:
             return

@@ -114,9 +114,10 @@ def measure_roofline(
     ceilings: dict[str, Ceiling] = {}
 
     def add(name: str, threads: int, rate: float, note: str, *, size: float = 0.0) -> None:
-        given = {"threads": threads, "rate": rate, "bytes_per_sample": size or None}
         if rate:
-            ceilings[name] = Ceiling(name=name, note=note, **given)
+            ceilings[name] = Ceiling(
+                name=name, threads=threads, rate=rate, bytes_per_sample=size or None, note=note
+            )
 
     stored = [entry for entry in alone.first.stored if entry[1]]
     if stored:

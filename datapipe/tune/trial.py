@@ -34,6 +34,7 @@ class Arrivals:
     got: list[float] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)  # of each batch; 0 if unknown
     ends: list[int] = field(default_factory=list)  # batches taken at the end of each pass
+    rows: int = 1  # of `input_ids` for each sample: 2 if samples are preference pairs
     skip: int | None = None  # batches of the warm-up; None until it is over
 
 
@@ -67,7 +68,7 @@ def count(arrivals: Arrivals, first: int, stop: int) -> dict[str, Any]:
     }
 
 
-def samples_of(batch: Any) -> int:
+def samples_of(batch: Any, *, rows: int = 1) -> int:
     """Count the samples of a batch; 0 if unknown, as for a pack, which is one row.
 
     A batch of datapipe has "valid" or "images_per_sample". Of others, the first dimension of the
@@ -78,9 +79,10 @@ def samples_of(batch: Any) -> int:
             return int(batch["valid"].sum()) if hasattr(batch["valid"], "sum") else 0
         if "cu_seq_lens_q" in batch:
             return 0
-        for name in ("images_per_sample", "input_ids"):
-            if name in batch:
-                return _rows(batch[name])
+        if "images_per_sample" in batch:
+            return _rows(batch["images_per_sample"])
+        if "input_ids" in batch:
+            return _rows(batch["input_ids"]) // rows
         batch = [*batch.values()]
     if isinstance(batch, list | tuple):
         # A tuple of columns; a list of samples would be a batch without collation.
@@ -195,7 +197,10 @@ class TrialRun:
         self._meter.start()
         self._loader = make(**self.setting.arguments)
         if isinstance(self._loader, Loader):
-            self._seen["key"] = self._loader.components().find_tuning_key()
+            parts = self._loader.components()
+            self._seen["key"] = parts.find_tuning_key()
+            tokens = parts.context.tokens
+            arrivals.rows = 2 if tokens is not None and tokens.pairs else 1
             self._loader.set_epoch(self.epoch)
             if self.probe:
                 self._loader.start_metering()
@@ -282,7 +287,7 @@ def _batches(
             for batch in iterator:
                 arrivals.asked.append(asked)
                 arrivals.got.append(clock())
-                arrivals.samples.append(samples_of(batch))
+                arrivals.samples.append(samples_of(batch, rows=arrivals.rows))
                 yield batch
                 del batch
                 asked = clock()

@@ -99,6 +99,7 @@ class LoopMeter:
             self._finish_trace()
             if self._trace is not None:
                 self._add_up()
+                self._counters.recorder.end(counts=False)  # torch has one profiler at a time
                 self._trace.begin()
                 self._trace_at = self._begun + self._trace.count
                 self._look_at = self._begun + 1

@@ -95,6 +95,17 @@ def test_a_trace_begins_and_ends_at_its_steps(tmp_path, start):
     assert len(events(path, "training loop")) == 2
 
 
+def test_a_trace_that_begins_in_a_recorded_step_has_torchs_events(tmp_path):
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(8, 4))
+    for number in monitor(range(40)):
+        assert number not in (7, 8) or is_recorded()
+        torch.ones(3).add(1)
+        if number % 4 == 1:  # the step that begins with batch 7 ends with batch 9
+            with monitor.step():
+                pass
+    assert len([e for e in events(tmp_path / "trace.json") if e["name"] == "aten::add"]) == 4
+
+
 def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path):
     monitor = datapipe.Monitor()
     path = tmp_path / "trace.json"

@@ -40,7 +40,7 @@ from datapipe.tune.job import tune
 from datapipe.tune.result import TuneResult
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal
-from datapipe.tune.trial import Machine, Trial, TrialOptions, run_trial
+from datapipe.tune.trial import Machine, Trial, TrialRun
 from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
 
@@ -258,8 +258,10 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
     """Trials of a setting, until other processes leave one alone, or there were three."""
     for _ in range(_TRIES):
         deadline = time.perf_counter() + 20 * _SECONDS
-        options = TrialOptions(seconds=_SECONDS, deadline=deadline, probe=True)
-        trial = run_trial(make, setting, options, Machine(), round=0)
+        run = TrialRun(
+            setting=setting, machine=Machine(), seconds=_SECONDS, deadline=deadline, probe=True
+        )
+        trial = run.run(make, round=0)
         yield trial
         if _others(trial) < _DISTURBED:
             return

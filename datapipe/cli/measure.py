@@ -49,7 +49,7 @@ def profile(
     pace = None if step_time is None else values.parse_seconds(step_time, "--step-time")
     values.refuse_unwritable(report=report, trace=trace)
     from datapipe.profile.job import profile_loader
-    from datapipe.profile.text import profile_text
+    from datapipe.profile.report import profile_text
 
     make = maker_of(shards, flags)
     with Progress("measuring", unit="phase") as bar:
@@ -65,7 +65,7 @@ def profile(
 
         write_trace(trace, found.forecast.run.events)
     if report is not None:
-        from datapipe.profile.page import write_report
+        from datapipe.profile.report import write_report
 
         write_report(found, report)
     if as_json:
@@ -173,7 +173,7 @@ def tune_workers(
     name = target or shards or ""
     command = " ".join([shlex.quote(name), *flags.given()])
     if report is not None:
-        from datapipe.tune.report import write_report
+        from datapipe.tune.result import write_report
 
         title = f"--target {name}" if target else command
         write_report(result, report, f"datapipe tune-workers {title}")
@@ -193,7 +193,7 @@ def _workers_to_try() -> tuple[int, ...]:
 
 def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool) -> None:
     from datapipe.report.table import aligned
-    from datapipe.tune.report import chosen_text, result_text, settings_table
+    from datapipe.tune.result import chosen_text, result_text, settings_table
 
     if as_json:
         print(json.dumps({"tuned": name, **result.to_dict()}))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from datapipe.diagnosis.loader_rules import Limit
-from datapipe.diagnosis.rank_times import RankTimes
-from datapipe.diagnosis.step_roofline import StepRoofline
+from datapipe.diagnosis.step_figures import RankTimes, StepRoofline
 from datapipe.report.page import Level
 
 _Loss = Literal["data", "transfer", "communication", "straggler", "synchronisation", "loop"]

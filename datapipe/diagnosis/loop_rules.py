@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
-from datapipe.diagnosis.step_roofline import StepRoofline
+from datapipe.diagnosis.step_figures import StepRoofline
 from datapipe.extras import install_command
 from datapipe.report.page import Level
 

@@ -128,24 +128,22 @@ class _Resolver:
         self._counts: list[int] = sizes.tolist()
         self._means: list[float] | None = None if tokens is None else tokens.tolist()
         self._numbers = {dataset.name: n for n, dataset in enumerate(mixture.datasets)}
-        for dataset, count in zip(mixture.datasets, self._counts, strict=True):
+        for name, count in zip(self._numbers, self._counts, strict=True):
             if count < 1:
                 raise PlanError(
-                    f"dataset {shorten(dataset.name)} has no sample that takes part; change its "
-                    "where or limit, or leave it out"
+                    f"dataset {shorten(name)} has no sample that takes part; change its where or "
+                    "limit, or leave it out"
                 )
-        if self._means is None:
-            if mixture.weights == "tokens":
-                raise PlanError(
-                    "weights by tokens need the tokens of each dataset; give text=TextSpec(...), "
-                    "or weights by samples"
-                )
-            return
-        for dataset, mean in zip(mixture.datasets, self._means, strict=True):
+        if self._means is None and mixture.weights == "tokens":
+            raise PlanError(
+                "weights by tokens need the tokens of each dataset; give text=TextSpec(...), or "
+                "weights by samples"
+            )
+        for name, mean in zip(self._numbers, self._means or (), strict=False):
             if not (isfinite(mean) and mean > 0):
                 raise PlanError(
-                    f"dataset {shorten(dataset.name)} has {mean} tokens a sample; leave it out, or "
-                    "leave samples without tokens out with where='tokens > 0'"
+                    f"dataset {shorten(name)} has {mean} tokens a sample; leave it out, or leave "
+                    "samples without tokens out with where='tokens > 0'"
                 )
 
     def line(self) -> _RateLine:

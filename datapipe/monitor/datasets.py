@@ -92,7 +92,8 @@ def _lengths(batch: Mapping[str, Any]) -> Any:
         # Constant shapes have segments of padding behind the samples.
         lengths = batch["cu_seq_lens_q"][: count + 1].diff()
     elif "attention_mask" in batch:
-        lengths = batch["attention_mask"].sum(1)
+        # Preference pairs have two rows each: all chosen answers, then all rejected ones.
+        lengths = batch["attention_mask"].sum(1).view(-1, count).sum(0)
     elif valid is not None:
         lengths = valid.new_zeros(count, dtype=sys.modules["torch"].int64)
     else:

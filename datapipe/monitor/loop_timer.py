@@ -12,6 +12,7 @@ later, at a tenth of the cost.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ class LoopClock:
         self.parts = self.steps, self.transfers = Durations(), Durations()
         self.rest = 0
         self.longest_rests = [0] * _SELDOM  # of single turns
-        self.left_out: dict[str, int] = {}  # number of turns by reason
+        self.left_out: Counter[str] = Counter()  # number of turns by reason
         self.timeline = Timeline()
         self._begun = 0
         self._before = 0  # moment of the last event
@@ -139,7 +140,7 @@ class LoopClock:
     def _count(self, turn: TurnParts, reason: Reason | None) -> None:
         steps, transfers = map(sum, turn.times)
         if reason is not None:
-            self.left_out[reason] = self.left_out.get(reason, 0) + 1
+            self.left_out[reason] += 1
             if reason == "first":
                 self.firsts.add(self._wait)
             return

@@ -15,7 +15,7 @@ from datapipe.diagnosis.loop_rules import judge
 from datapipe.errors import PlanError
 from datapipe.monitor.headroom import Headroom, measure_headroom
 from datapipe.monitor.loop_timer import STEP, TRANSFER
-from datapipe.monitor.report import LoopReport
+from datapipe.monitor.report import LoopReport, save_page
 from datapipe.monitor.session import LoopMeter
 from datapipe.monitor.trace import LoopTrace
 
@@ -110,8 +110,6 @@ class Monitor:
             PlanError: matplotlib, which draws it, is not installed.
             DatapipeError: the file cannot be written.
         """
-        from datapipe.monitor.page import save_page
-
         save_page(self.report(), path)
 
     @checked(PlanError)

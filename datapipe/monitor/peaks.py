@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from datapipe.diagnosis.step_roofline import Peaks
+from datapipe.diagnosis.step_figures import Peaks
 
 _SIDE = 768  # of the matrices that are multiplied
 _COPIED = 64 << 20  # bytes: beyond most caches

@@ -48,6 +48,14 @@ def start_profiler(**options: bool) -> Any:
     return profiler
 
 
+def stop_profiler(profiler: Any) -> bool:
+    """Stop our profiler; False if one of the user took over, which then has its events."""
+    if not profiled() or prepared():
+        return False
+    profiler.__exit__(None, None, None)
+    return True
+
+
 class Ranges:
     """Named ranges of one thread, nested: torch's, and NVIDIA's through NVTX if there is a GPU."""
 

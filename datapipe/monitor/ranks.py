@@ -12,10 +12,11 @@ import itertools
 import json
 import logging
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from datapipe.diagnosis.rank_times import RankStep, RankTimes, compare_ranks
+from datapipe.diagnosis.step_figures import RankStep, RankTimes, compare_ranks
 from datapipe.monitor.step_sample import StepSample
 
 logger = logging.getLogger(__name__)
@@ -53,20 +54,18 @@ class RankSamples:
     def compare(self) -> RankTimes | None:
         """Compare the samples of all ranks, as this one sees them; None without other ranks."""
         found = _store()
-        return None if found is None else compare_ranks(self._read(*found), found[1])
-
-    def _read(self, store: Any, own: int, world_size: int) -> dict[int, dict[int, RankStep]]:
-        steps: dict[int, dict[int, RankStep]] = {}
+        if found is None:
+            return None
+        store, own, world_size = found
+        steps: defaultdict[int, dict[int, RankStep]] = defaultdict(dict)
         try:
             for rank in {own, *range(min(world_size, _MOST_RANKS))}:
                 key = self._key(rank)
-                if not store.check([key]):
-                    continue
-                for turn, *times in json.loads(store.get(key)):
-                    steps.setdefault(turn, {})[rank] = RankStep(*times)
+                for turn, *times in json.loads(store.get(key)) if store.check([key]) else []:
+                    steps[turn][rank] = RankStep(*times)
         except Exception as error:
             logger.warning("step times of other ranks cannot be read: %s: %s", _FAILED, error)
-        return steps
+        return compare_ranks(steps, own)
 
     def _key(self, rank: int) -> str:
         return f"datapipe-monitor-{self._number}-{rank}"

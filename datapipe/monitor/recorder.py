@@ -14,9 +14,9 @@ from typing import Any
 
 from datapipe.diagnosis.loop_figures import SampledSteps
 from datapipe.diagnosis.loop_rules import MOSTLY
-from datapipe.diagnosis.step_roofline import StepRoofline, fastest, place
+from datapipe.diagnosis.step_figures import StepRoofline, fastest, place
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
-from datapipe.monitor.profiler import prepared, profiled, start_profiler
+from datapipe.monitor.profiler import start_profiler, stop_profiler
 from datapipe.monitor.ranks import RankSamples
 from datapipe.monitor.step_sample import StepSample, sample_of
 
@@ -61,11 +61,8 @@ class StepRecorder:
         if profiler is None:
             return
         took = time.perf_counter_ns() - self._begun
-        if not profiled() or prepared():
-            return  # a profiler of the user took over
         try:
-            profiler.__exit__(None, None, None)
-            if not counts:
+            if not stop_profiler(profiler) or not counts:
                 return
             events = profiler.kineto_results.events()
             sample = sample_of(events, turn=self.turn, took=took, waited=self._waited)
@@ -83,16 +80,19 @@ class StepRecorder:
         samples = self.samples
         if not samples:
             return SampledSteps()
+
+        def share(name: str) -> float:
+            return median((getattr(sample, name) or 0.0) / sample.seconds for sample in samples)
+
         # Others may have waited for another process, or have an evaluation inside.
         fastest_step = min(samples, key=lambda sample: sample.seconds)
-        busy = [(s.busy or 0.0) / s.seconds for s in samples]
         return SampledSteps(
             steps=len(samples),
-            exchange=median(s.exchange / s.seconds for s in samples),
-            beside=median(s.beside / s.seconds for s in samples),
-            synchronisation=median(s.synchronisation / s.seconds for s in samples),
+            exchange=share("exchange"),
+            beside=share("beside"),
+            synchronisation=share("synchronisation"),
             waiter=fastest_step.waiter,
-            busy=None if fastest_step.busy is None else median(busy),
+            busy=None if fastest_step.busy is None else share("busy"),
             operators=median(map(_in_operators, samples)),
             ranks=self._ranks.compare() if thoroughly else None,
             roofline=_roofline(fastest_step) if thoroughly else None,

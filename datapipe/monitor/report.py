@@ -1,10 +1,11 @@
-"""Report of a monitored training loop, and the counters that it is made from."""
+"""Report of a monitored training loop as text and page, and the counters that it is made from."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
@@ -12,14 +13,18 @@ from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures, SampledSt
 from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.datasets import DatasetCounter
-from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Durations, Timing, TurnSums
-from datapipe.monitor.gpu import GpuSampler, GpuUsage
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import Event, LoopClock
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
+from datapipe.report.charts import COLOURS, legend, plot, stacked
+from datapipe.report.page import Page
 from datapipe.report.table import Table, aligned, plain, time_text
 from datapipe.report.trace import TraceEvent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PARTS = {
     "wait": "waiting for batches",
@@ -28,6 +33,10 @@ PARTS = {
     "rest": "rest of the loop",
 }
 """Parts of a loop's time, as fields of a report and as readers see them."""
+
+
+# Waiting has the colour that stands out.
+_COLOURS = {"wait": COLOURS[1], "transfer": COLOURS[4], "step": COLOURS[0], "rest": COLOURS[7]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +148,54 @@ def _dataset_table(report: LoopReport) -> Table:
     return ["dataset", "samples", "tokens", "share of samples", "in the plan"], rows
 
 
+def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
+    """Write the page, without parts that were not measured."""
+    page = Page("Training loop", " · ".join(notes(report)))
+    page.verdict(report.verdict.sentence, report.verdict.level)
+    for number, action in enumerate(report.verdict.actions, start=1):
+        page.text(f"{number}. {action}")
+    if report.turns:
+        shares, colours = {}, {}
+        for name, share in parts(report).items():
+            label = f"{PARTS[name]} {share:.1%}"
+            shares[label], colours[label] = share, _COLOURS[name]
+        page.figure("Where the time goes", stacked([("", shares)], colours))
+    for heading, table in tables(report):
+        page.table(heading, *table)
+    if report.turns:
+        page.figure("Time of a step, from the first step to the last", _timeline(report))
+    if report.stages:
+        page.figure("Time of the loader's stages, on a processor and waiting", _stages(report))
+    page.save(path)
+
+
+def _timeline(report: LoopReport) -> Figure:
+    stretches = report.timeline
+    edges = [part.first for part in stretches]
+    edges.append(stretches[-1].first + stretches[-1].turns)
+    figure, axes = plot()
+    below = [0.0] * len(stretches)
+    # The step, which should be the largest part, is near the bottom.
+    for name in ("rest", "step", "transfer", "wait"):
+        heights = [1e3 * getattr(part, name) / part.turns for part in stretches]
+        if any(heights):
+            tops = [low + height for low, height in zip(below, heights, strict=True)]
+            axes.stairs(tops, edges, baseline=below, fill=True, color=_COLOURS[name])
+            below = tops
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(0, None), xlabel="step", ylabel="ms a step")
+    legend(figure, {PARTS[name]: _COLOURS[name] for name in parts(report)})
+    return figure
+
+
+def _stages(report: LoopReport) -> Figure:
+    rows = []
+    for name, stage in sorted(report.stages.items(), key=lambda stage: -stage[1].seconds):
+        busy = min(stage.cpu, stage.seconds)
+        rows.append((name, {"on a processor": busy, "waiting": stage.seconds - busy}))
+    colours = {"on a processor": COLOURS[0], "waiting": COLOURS[1]}
+    return stacked(rows, colours, "seconds, all threads together")
+
+
 class LoopLoader:
     """Figures of the loop's loader: the meter of a datapipe loader, hints on others."""
 
@@ -151,9 +208,10 @@ class LoopLoader:
 
     def begin(self, loader: Any, *, meter: bool, events: bool, ranges: bool) -> None:
         """Find or start the meter of a loader before its pass."""
-        self.hints = _hints(loader)
         if not hasattr(loader, "start_metering"):
+            self.hints = _hints(getattr(loader, "num_workers", None))
             return
+        self.hints = ()
         self.processes = loader.options.in_processes
         found: Meter | None = loader.meter
         if meter and (found is None or (found is self._ours and found.options.events != events)):
@@ -177,9 +235,8 @@ class LoopLoader:
         return () if self._meter is None else self._meter.events
 
 
-def _hints(loader: Any) -> tuple[str, ...]:
-    """Suggest actions for a loader without a meter, such as torch's."""
-    workers = None if hasattr(loader, "start_metering") else getattr(loader, "num_workers", None)
+def _hints(workers: Any) -> tuple[str, ...]:
+    """Suggest actions for a loader without a meter, such as torch's, by its number of workers."""
     tune = "find how many workers it takes: `datapipe.tune_workers(make)`"
     if workers == 0:
         return ("prepare batches in the background: `num_workers` of at least 1", tune)
@@ -208,11 +265,10 @@ class Counters:
     def figures(self, *, thoroughly: bool) -> LoopFigures:
         """Compute the figures of the verdict, see `StepRecorder.figures`."""
         loop, device, reading = self.loop, self.device, self.loader.reading()
-        gpu = None if self.sampler is None else self.sampler.usage
-        seen = None
+        gpu, limit = None if self.sampler is None else self.sampler.usage, None
         if reading is not None:
             processes = self.loader.processes
-            seen = LoaderFigures(reading=reading, in_loop=True, processes=processes)
+            limit = find_limit(LoaderFigures(reading=reading, in_loop=True, processes=processes))
         return LoopFigures(
             turns=loop.turns,
             **loop.shares(loop.seldom),
@@ -221,7 +277,7 @@ class Counters:
             utilization=None if gpu is None else gpu.utilization,
             recorded=self.recorder.figures(thoroughly=thoroughly),
             marked=loop.steps.count > 0,
-            limit=None if seen is None else find_limit(seen),
+            limit=limit,
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
         )
@@ -230,8 +286,8 @@ class Counters:
         loop, device, reading = self.loop, None, self.loader.reading()
         figures = self.figures(thoroughly=True)
         if (times := self.device) is not None:
-            kinds = {"step": times.steps, "transfer": times.transfers, "idle": times.idle}
-            device = OnDevice(**{name: each.timing() for name, each in kinds.items()})
+            step, transfer, idle = (t.timing() for t in (times.steps, times.transfers, times.idle))
+            device = OnDevice(step=step, transfer=transfer, idle=idle)
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,

@@ -10,21 +10,9 @@ from typing import Any
 
 from datapipe.diagnosis.loop_rules import LIMITS, judge_waiting
 from datapipe.errors import PlanError
-from datapipe.monitor.device_time import DeviceTimes, current_device
-from datapipe.monitor.gpu import GpuSampler, find_gpu
-from datapipe.monitor.loop_timer import (
-    BEGIN,
-    CUT,
-    DROP,
-    END,
-    ENTER,
-    GOT,
-    LEAVE,
-    PARTS,
-    STEP,
-    Event,
-    Reason,
-)
+from datapipe.monitor import loop_timer as turn
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, current_device, find_gpu
+from datapipe.monitor.loop_timer import PARTS, STEP, Event, Reason
 from datapipe.monitor.profiler import Ranges, profiled
 from datapipe.monitor.report import Counters
 from datapipe.monitor.trace import LoopTrace
@@ -51,7 +39,7 @@ class LoopMeter:
         self._warmup, self._gpu, self._meters, self._has_ranges = warmup, gpu, meter, ranges
         self._counters = Counters()
         # They end in 3 or 8, so that work of every 10th or 25th turn is in none of them.
-        self._due = [warmup + -warmup % 5 + turn for turn in FIRST_RECORDED]
+        self._due = [warmup + -warmup % 5 + number for number in FIRST_RECORDED]
         self._look_at = 1  # turn in which `_look` is called
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
@@ -106,11 +94,12 @@ class LoopMeter:
         """
         if not self._is_measured():
             return False
-        self._end_turn(END if number == self._number else CUT)
+        self._end_turn(turn.END if number == self._number else turn.CUT)
         if self._begun >= self._trace_at:
             self._finish_trace()
             if self._trace is not None:
                 self._add_up()
+                self._counters.recorder.end(counts=False)  # torch has one profiler at a time
                 self._trace.begin()
                 self._trace_at = self._begun + self._trace.count
                 self._look_at = self._begun + 1
@@ -125,12 +114,12 @@ class LoopMeter:
         if self._shows:
             self._ranges.push("datapipe.wait")
         self._asked = self.clock() - (earlier or 0)
-        self._noted.append((BEGIN, self._asked, None))
+        self._noted.append((turn.BEGIN, self._asked, None))
         return True
 
     def got(self, batch: object) -> None:
         now = self.clock()
-        self._noted.append((GOT, now, None))
+        self._noted.append((turn.GOT, now, None))
         self._begun += 1
         if self._shows:
             self._ranges.pop()
@@ -141,13 +130,13 @@ class LoopMeter:
 
     def stopped(self) -> None:
         """End the pass: there was no batch, or an error."""
-        self._noted.append((DROP, self.clock(), None))
+        self._noted.append((turn.DROP, self.clock(), None))
         self._rest()
         self._finish_trace()
 
     def left(self, number: int) -> None:
         if self._number == number:
-            self._end_turn(CUT)
+            self._end_turn(turn.CUT)
             self._rest()
 
     def enter(self, part: int) -> None:
@@ -158,18 +147,18 @@ class LoopMeter:
         if self._shows:
             self._ranges.push(f"datapipe.{PARTS[part]}")
         if self._counters.device is not None:
-            self._counters.device.note(ENTER, part)
+            self._counters.device.note(turn.ENTER, part)
         self._steps_open += part == STEP
-        self._noted.append((ENTER, self.clock(), part))
+        self._noted.append((turn.ENTER, self.clock(), part))
 
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
         now = self.clock()
         if self._number is None or not self._is_measured():
             return
-        self._noted.append((LEAVE, now, part))
+        self._noted.append((turn.LEAVE, now, part))
         if self._counters.device is not None:
-            self._counters.device.note(LEAVE, part)
+            self._counters.device.note(turn.LEAVE, part)
         if self._shows:
             self._ranges.pop()
         if failed:
@@ -194,8 +183,8 @@ class LoopMeter:
             return
         if recorder.runs:
             long = self._begun - recorder.turn >= _MOST_RECORDED
-            if event == CUT or long or not self._marks_steps:
-                recorder.end(counts=event == END and not long)
+            if event == turn.CUT or long or not self._marks_steps:
+                recorder.end(counts=event == turn.END and not long)
         self._add_up()
 
     def _look(self, now: int) -> None:

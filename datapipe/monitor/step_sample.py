@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from datapipe.diagnosis.step_roofline import Operator
+from datapipe.diagnosis.step_figures import Operator
 
 Interval = tuple[int, int]
 """Start and end, in nanoseconds."""
@@ -77,7 +78,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
     on_gpu: list[Interval] = []
     waits: list[Interval] = []
     called: list[tuple[Interval, str]] = []  # all operators
-    launched: dict[int, int] = {}
+    launched: Counter[int] = Counter()
     host: list[Call] = []
     for event in events:
         name = event.name()
@@ -91,8 +92,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
                 exchange.append(span)
             elif _kind(event) == "kernel":
                 kernels.append(span)
-                cause = event.linked_correlation_id()
-                launched[cause] = launched.get(cause, 0) + span[1] - span[0]
+                launched[event.linked_correlation_id()] += span[1] - span[0]
         elif name.startswith(_BACKENDS):
             exchange.append(span)
         elif name.startswith(_RUNTIMES):
@@ -193,7 +193,7 @@ def operators_of(
 
     `kernels` has ns of the kernels that a call launched, by its correlation; empty without a GPU.
     """
-    took: dict[tuple[str, str, int, int], list[int]] = {}
+    took: defaultdict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     intervals = []
     for call in _outermost(calls, kernels):
         intervals.append((call.start, call.end))
@@ -201,20 +201,12 @@ def operators_of(
         dtype, flops, moved = _work(call)
         if not call.whole and own < call.inside:
             moved = 0  # those inside of it have moved them
-        took.setdefault((call.name, dtype, flops, moved), []).append(
-            call.launched if kernels else own
-        )
-    operators = [
-        Operator(
-            name=name,
-            dtype=dtype,
-            seconds=sum(times) / 1e9,
-            flops=flops * len(times),
-            bytes=moved * len(times),
-            calls=len(times),
-        )
-        for (name, dtype, flops, moved), times in took.items()
-    ]
+        took[call.name, dtype, flops, moved].append(call.launched if kernels else own)
+    operators = []
+    for (name, dtype, flops, moved), times in took.items():
+        number, seconds = len(times), sum(times) / 1e9
+        sums = {"flops": flops * number, "bytes": moved * number, "calls": number}
+        operators.append(Operator(name=name, dtype=dtype, seconds=seconds, **sums))
     return operators, intervals
 
 
@@ -225,7 +217,7 @@ def _outermost(calls: Iterable[Call], kernels: Mapping[int, int]) -> Iterable[Ca
     for call in sorted(calls, key=lambda call: (call.thread, call.start, -call.end)):
         while around and (around[-1].thread != call.thread or call.start >= around[-1].end):
             around.pop()
-        call.launched = kernels.get(call.raw.correlation_id(), 0) if kernels else 0
+        call.launched = kernels.get(call.raw.correlation_id(), 0)
         if around and around[-1].whole:
             around[-1].launched += call.launched
             continue

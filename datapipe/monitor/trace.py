@@ -12,7 +12,7 @@ from typing import Any
 
 from datapipe.errors import DatapipeError, PlanError
 from datapipe.monitor.loop_timer import BEGIN, ENTER, GOT, LEAVE, PARTS, Event
-from datapipe.monitor.profiler import start_profiler
+from datapipe.monitor.profiler import start_profiler, stop_profiler
 from datapipe.report.trace import TraceEvent, write_trace
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,13 @@ class LoopTrace:
             logger.info("%s shows these steps; open it in ui.perfetto.dev", self.path)
 
     def _profiled(self) -> dict[str, Any]:
-        """Stop the profiler and return its trace; empty, with a line in the log, if it failed."""
+        """Stop the profiler and return its trace; empty, with a line in the log, without one."""
         if self._profiler is None:
             return {}
         try:
-            self._profiler.__exit__(None, None, None)
+            if not stop_profiler(self._profiler):
+                logger.info("a profiler was started, so the trace has none of torch's events")
+                return {}
             with tempfile.TemporaryDirectory(prefix="datapipe-trace-") as folder:
                 file = Path(folder, "trace.json")
                 self._profiler.export_chrome_trace(str(file))

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from datapipe.array_types import Float64, Int64, UInt64
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
-from datapipe.plan.ragged import ranges
+from datapipe.plan.ragged import grouped, ranges
 from datapipe.plan.rng import STREAM, derive, mix_array
 
 _ORDER = 1  # purpose of a derived key
@@ -214,8 +214,7 @@ class DatasetOrder:
             return np.full_like(turns, first.number), self._order(first.number)(places)
         passes, places = self._places(turns)
         indices = np.empty_like(turns)
-        for number in np.unique(passes).tolist():
-            chosen = passes == number
+        for number, chosen in grouped(passes):
             indices[chosen] = self._order(number)(places[chosen])
         return passes, indices
 
@@ -229,20 +228,16 @@ class DatasetOrder:
     def _order(self, number: int) -> Order:
         """Return the order of a pass; the last one is kept for the next stretch of it."""
         kept, order = self._kept
-        if kept != number:
-            order = self._make_order(number)
-            self._kept = number, order
-        return order
-
-    def _make_order(self, number: int) -> Order:
-        options = self._options
-        if not options.shuffle:
-            return _in_order
+        if kept == number:
+            return order
         samples = self._start.samples if number == self._start.number else self._samples
-        key = derive(self._seed, number, _ORDER)
-        if options.shuffle == "shards" and self._shards is not None and samples == self._samples:
-            return ShardOrder(self._shards, key, shards_mixed=options.shards_mixed)
-        return Permutation(samples, key)
+        key, shuffle = derive(self._seed, number, _ORDER), self._options.shuffle
+        if shuffle == "shards" and self._shards is not None and samples == self._samples:
+            order = ShardOrder(self._shards, key, shards_mixed=self._options.shards_mixed)
+        else:
+            order = Permutation(samples, key) if shuffle else _in_order
+        self._kept = number, order
+        return order
 
 
 def _in_order(places: Int64) -> Int64:

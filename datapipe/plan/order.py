@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64, UInt16, UInt32, UInt64
-from datapipe.plan.ragged import edges, indices_below
+from datapipe.plan.ragged import edges, grouped, indices_below
 from datapipe.plan.rng import STREAM, derive, mix_array
 
 # Four rounds make a pseudorandom permutation of large domains (Luby and Rackoff, 1988); after
@@ -76,8 +76,7 @@ class ShardOrder:
         self._shard_start = edges(samples)
         self._turn_start = edges(samples[self._shard])
         self.size = int(self._turn_start[-1])
-        firsts = self._turn_start[:-1:shards_mixed]
-        self._window_start = np.append(firsts, self.size)
+        self._window_start = np.append(self._turn_start[:-1:shards_mixed], self.size)
 
     def __call__(self, positions: npt.ArrayLike) -> Int64:
         """Return the sample at each position: int64, of the shape of `positions`."""
@@ -87,15 +86,10 @@ class ShardOrder:
 
     def _mixed(self, positions: Int64) -> Int64:
         flat = positions.reshape(-1)
-        window = _holder(self._window_start, flat)
-        by_window = np.argsort(window, kind="stable")
-        cuts = np.flatnonzero(np.diff(window[by_window])) + 1
         moved = np.empty_like(flat)
-        for members in np.split(by_window, cuts) if len(flat) else []:
-            number = int(window[members[0]])
-            start = int(self._window_start[number])
-            size = int(self._window_start[number + 1]) - start
-            order = Permutation(size, derive(self._key, _WINDOW, number))
+        for window, members in grouped(_holder(self._window_start, flat)):
+            start, stop = self._window_start[window : window + 2].tolist()
+            order = Permutation(stop - start, derive(self._key, _WINDOW, window))
             moved[members] = start + order(flat[members] - start)
         return moved.reshape(positions.shape)
 

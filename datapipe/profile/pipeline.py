@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,10 +65,17 @@ def run_pipeline(
     """
     KERNEL.load()
     meter, machine = loader.start_metering(events=events), UsageMeter(probe_gil=True)
-    skipped, count = loader.skipped, 0
+    options, skipped, count = loader.options, loader.skipped, 0
+    each = options.num_workers if options.in_processes else 1
+    ahead = options.prefetch_factor * each if options.num_workers else 0
     try:
-        batches = iter(loader)
-        _warm_up(batches, loader, seconds, step_time)
+        batches, begun = iter(loader), time.perf_counter()
+        for number, _ in enumerate(batches):  # the warm-up
+            if step_time:
+                time.sleep(step_time)
+            passed = time.perf_counter() - begun
+            if passed >= seconds or (number > ahead and passed >= _WARM_UP * seconds):
+                break
         machine.start()
         before, began = meter.reading(), time.perf_counter_ns()
         for _ in batches:
@@ -93,21 +99,6 @@ def run_pipeline(
         skipped=loader.skipped - skipped,
         events=[event for event in meter.events if event.end > began],
     )
-
-
-def _warm_up(
-    batches: Iterator[dict[str, Any]], loader: Loader, seconds: float, step_time: float | None
-) -> None:
-    options = loader.options
-    each = options.num_workers if options.in_processes else 1
-    ahead = options.prefetch_factor * each if options.num_workers else 0
-    began = time.perf_counter()
-    for number, _ in enumerate(batches):
-        if step_time:
-            time.sleep(step_time)
-        passed = time.perf_counter() - began
-        if passed >= seconds or (number > ahead and passed >= _WARM_UP * seconds):
-            return
 
 
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:

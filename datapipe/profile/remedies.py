@@ -9,10 +9,9 @@ from shlex import quote
 from datapipe.errors import PlanError
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import WORTH, Forecast, Remedy, rank
+from datapipe.profile.forecast import WORTH, Forecast, Remedy, predict, rank
 from datapipe.profile.image_remedies import image_remedies
 from datapipe.profile.measure.alone import library_stage
-from datapipe.profile.model import predict
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.sizes import FITS, free_memory
 from datapipe.progress import readable_size

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from datapipe.cpus import WorkerCount
 from datapipe.declared import Count, Say, Seconds, Within, checked
@@ -176,7 +176,7 @@ def _remembered_interrupt() -> Iterator[Callable[[], None]]:
 def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bool) -> TuneResult:
     goal, measured, rounds = sweep.goal, sweep.measured(), sweep.rounds()
     if not measured:
-        _raise_nothing_known(sweep)
+        raise _nothing_known(sweep) from sweep.error
     chosen = least_waiting(waits, goal.max_wait) if goal.is_paced else None
     if chosen is None:
         left = [s for s in measured if s in sweep.active and not goal.is_paced]
@@ -232,12 +232,12 @@ def _keep(sweep: Sweep, result: TuneResult) -> None:
         logger.warning("the result is not kept: %s", error)
 
 
-def _raise_nothing_known(sweep: Sweep) -> NoReturn:
+def _nothing_known(sweep: Sweep) -> PlanError:
     if sweep.dropped:
         setting, reason = next(iter(sweep.dropped.items()))
-        raise PlanError(f"no setting is left: {setting} {reason}") from sweep.error
+        return PlanError(f"no setting is left: {setting} {reason}")
     spent = sweep.machine.clock() - sweep.began
-    raise PlanError(
+    return PlanError(
         f"budget {sweep.goal.budget:g} s: after {spent:.1f} s there was no group of batches "
         "to time; give more seconds, or smaller batches"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from datapipe.tune.setting import Setting, Variant
@@ -30,12 +30,13 @@ class WaitShare:
     step: float  # seconds of a step
 
     @classmethod
-    def of(cls, trials: Sequence[Trial]) -> WaitShare | None:
+    def of(cls, *trials: Trial | None) -> WaitShare | None:
         """Combine paced trials of one setting; None if none counted."""
-        waits = [wait for trial in trials for wait in trial.waits]
+        counted = [trial for trial in trials if trial is not None]
+        waits = [wait for trial in counted for wait in trial.waits]
         if not waits:
             return None
-        busy = sum(trial.busy for trial in trials)
+        busy = sum(trial.busy for trial in counted)
         total = max(sum(waits) + busy, 1e-9)
         blocks = [sum(waits[at : at + _BLOCK]) for at in range(0, len(waits) - _BLOCK + 1, _BLOCK)]
         error = 0.0
@@ -66,7 +67,9 @@ def find_sufficient(sweep: Sweep, found: dict[Setting, WaitShare]) -> None:
         rates.setdefault(setting.variant, {}).setdefault(setting.num_workers, sweep.rate(setting))
     seconds = sweep.goal.step_time
     if rates and seconds is None:
-        seconds = _measure_step(sweep)
+        best = max(sweep.measured(), key=sweep.rate)
+        first = WaitShare.of(sweep.try_paced(best, seconds=0.05 * sweep.left, batches=3))
+        seconds = None if first is None else first.step
     if not rates or seconds is None:
         return
     needed = min(1 / seconds, sweep.rate(sweep.fastest()))
@@ -99,13 +102,6 @@ def least_waiting(found: Mapping[Setting, WaitShare], max_wait: float) -> Settin
     return min((s for s, seen in found.items() if seen.share <= enough), key=lambda s: s.size)
 
 
-def _measure_step(sweep: Sweep) -> float | None:
-    best = max(sweep.measured(), key=sweep.rate)
-    trial = sweep.try_paced(best, seconds=0.05 * sweep.left, batches=3)
-    seen = WaitShare.of([trial] if trial is not None else [])
-    return seen.step if seen is not None else None
-
-
 def _try_paced(sweep: Sweep, setting: Setting, seconds: float, allowed: float) -> WaitShare | None:
     """Run at the speed of training until its share of waiting is clear, or the time is up."""
     end = sweep.machine.clock() + allowed
@@ -122,5 +118,5 @@ def _try_paced(sweep: Sweep, setting: Setting, seconds: float, allowed: float) -
         if trial is None:
             break
         trials.append(trial)
-        seen = WaitShare.of(trials)
+        seen = WaitShare.of(*trials)
     return seen if setting in sweep.active else None

@@ -39,9 +39,9 @@ class Setting:
         return same and all(more)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} | {
+        return {
             name: value if value is None or isinstance(value, str | int | float) else str(value)
-            for name, value in self.variant
+            for name, value in self.arguments.items()
         }
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialOptions, run_trial
+from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialRun
 
 logger = logging.getLogger(__name__)
 
@@ -89,21 +89,16 @@ class Sweep:
         """Look, and try settings in rounds until all but one are dropped, or the time is up."""
         self.look()
         self._settle()
-        number = 1
-        alone = len(self.settings) == 1
-        while len(self.active) > 1 or (alone and number < _ALONE):
-            if not self.round(number):
+        number, alone = 1, len(self.settings) == 1
+        while len(self.active) > 1 or (self.active and alone and number < _ALONE):
+            turn = number % len(self.active)
+            order = self.active[turn:] + self.active[:turn]
+            seconds = self._seconds(order)
+            tried = [self._try_if_left(setting, seconds, number) for setting in order]
+            if not any(tried):
                 break
             self._settle()
             number += 1
-
-    def round(self, number: int) -> bool:
-        """Try each active setting once; return True if there was time for any."""
-        turn = number % max(1, len(self.active))
-        order = self.active[turn:] + self.active[:turn]
-        seconds = self._seconds(order) if order else 0.0
-        tried = [self._try_if_left(setting, seconds, number) for setting in order]
-        return any(tried)
 
     def measure(self, setting: Setting) -> bool:
         """Try a setting as fast as batches come, once; return True if its rate is known."""
@@ -125,7 +120,9 @@ class Sweep:
         batches: int = 2,
         step: Callable[[Any], object] | None = None,
     ) -> Trial | None:
-        aim = TrialOptions(
+        run = TrialRun(
+            setting=setting,
+            machine=self.machine,
             seconds=seconds,
             deadline=self.began + self.goal.budget,
             batches=batches,
@@ -136,7 +133,7 @@ class Sweep:
         )
         self._count += 1
         try:
-            trial = run_trial(self._make, setting, aim, self.machine, round=round)
+            trial = run.run(self._make, round=round)
         except EmptyLoader as error:
             self._discard(setting, str(error))
             return None

@@ -34,18 +34,8 @@ class Arrivals:
     got: list[float] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)  # of each batch; 0 if unknown
     ends: list[int] = field(default_factory=list)  # batches taken at the end of each pass
+    rows: int = 1  # of `input_ids` for each sample: 2 if samples are preference pairs
     skip: int | None = None  # batches of the warm-up; None until it is over
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """The part of some arrivals that counts."""
-
-    batches: int
-    samples: int
-    seconds: float  # that passed
-    waits: tuple[float, ...]  # seconds that each batch was waited for
-    busy: float  # seconds between getting a batch and asking for the next
 
 
 def bounds(arrivals: Arrivals, *, group: int, paced: bool = False) -> tuple[int, int]:
@@ -66,19 +56,19 @@ def bounds(arrivals: Arrivals, *, group: int, paced: bool = False) -> tuple[int,
     return first, stop - (stop - first) % group
 
 
-def count(arrivals: Arrivals, first: int, stop: int) -> Segment:
-    """Sum up the batches from `first` to `stop`, timed from the one before."""
-    taken = range(first, stop)
-    return Segment(
-        batches=len(taken),
-        samples=sum(arrivals.samples[first:stop]),
-        seconds=arrivals.got[stop - 1] - arrivals.got[first - 1] if taken else 0.0,
-        waits=tuple(arrivals.got[at] - arrivals.asked[at] for at in taken),
-        busy=sum(arrivals.asked[at] - arrivals.got[at - 1] for at in taken),
-    )
+def count(arrivals: Arrivals, first: int, stop: int) -> dict[str, Any]:
+    """Return fields of a `Trial` for the batches from `first` to `stop`."""
+    taken, asked, got = range(first, stop), arrivals.asked, arrivals.got
+    return {
+        "batches": len(taken),
+        "samples": sum(arrivals.samples[first:stop]),
+        "seconds": got[stop - 1] - got[first - 1] if taken else 0.0,
+        "waits": tuple(got[at] - asked[at] for at in taken),
+        "busy": sum(asked[at] - got[at - 1] for at in taken),
+    }
 
 
-def samples_of(batch: Any) -> int:
+def samples_of(batch: Any, *, rows: int = 1) -> int:
     """Count the samples of a batch; 0 if unknown, as for a pack, which is one row.
 
     A batch of datapipe has "valid" or "images_per_sample". Of others, the first dimension of the
@@ -89,9 +79,10 @@ def samples_of(batch: Any) -> int:
             return int(batch["valid"].sum()) if hasattr(batch["valid"], "sum") else 0
         if "cu_seq_lens_q" in batch:
             return 0
-        for name in ("images_per_sample", "input_ids"):
-            if name in batch:
-                return _rows(batch[name])
+        if "images_per_sample" in batch:
+            return _rows(batch["images_per_sample"])
+        if "input_ids" in batch:
+            return _rows(batch["input_ids"]) // rows
         batch = [*batch.values()]
     if isinstance(batch, list | tuple):
         # A tuple of columns; a list of samples would be a batch without collation.
@@ -120,20 +111,14 @@ class EmptyLoader(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialOptions:
-    seconds: float  # that count, at least
-    deadline: float  # time of the clock at which to stop with what there is
-    batches: int = 2  # that count, at least
-    # a step of training with a batch; None takes batches as fast as they come, as the warm-up does
-    step: Callable[[Any], object] | None = None
-    max_memory: float | None = None  # bytes at which to stop; None for no limit
-    probe: bool = False  # meter the interpreter's lock, and the stages of a datapipe loader
-    epoch: int = 0  # of a datapipe loader, so that each trial reads other samples first
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial(Segment):
+class Trial:
     setting: Setting
+    # of the batches that count, timed from the one before
+    batches: int
+    samples: int
+    seconds: float  # that passed
+    waits: tuple[float, ...]  # seconds that each batch was waited for
+    busy: float  # seconds between getting a batch and asking for the next
     round: int  # of the sweep, from 0
     paced: bool  # whether batches were taken at the speed of training
     startup: float  # seconds until the first batch
@@ -159,42 +144,67 @@ class Trial(Segment):
         return self.setting.to_dict() | {name: getattr(self, name) for name in (*names, "memory")}
 
 
-def run_trial(
-    make: Make, setting: Setting, aim: TrialOptions, machine: Machine, *, round: int
-) -> Trial:
-    """Make a loader, take its batches, and close it.
+@dataclass(kw_only=True)
+class TrialRun:
+    """One run of a loader.
 
-    Start and warm-up do not count: at least two batches, one from each worker. Any error of `make`
-    or of the iterable is raised, and `EmptyLoader` if it yields nothing.
+    Start and warm-up do not count: at least two batches, one from each worker.
     """
-    with closing(_TrialRun(setting, aim, machine)) as run:
-        run.take(make)
-    return run.result(round)
 
+    setting: Setting
+    machine: Machine
+    seconds: float  # that count, at least
+    deadline: float  # time of the clock at which to stop with what there is
+    batches: int = 2  # that count, at least
+    # a step of training with a batch; None takes batches as fast as they come, as the warm-up does
+    step: Callable[[Any], object] | None = None
+    max_memory: float | None = None  # bytes at which to stop; None for no limit
+    probe: bool = False  # meter the interpreter's lock, and the stages of a datapipe loader
+    epoch: int = 0  # of a datapipe loader, so that each trial reads other samples first
 
-class _TrialRun:
-    def __init__(self, setting: Setting, aim: TrialOptions, machine: Machine) -> None:
-        self._setting, self._aim, self._clock = setting, aim, machine.clock
-        self._began = machine.clock()
-        self._meter = machine.meter(probe_gil=aim.probe)
+    def __post_init__(self) -> None:
+        self._began = self.machine.clock()
+        self._meter = self.machine.meter(probe_gil=self.probe)
         self._arrivals = Arrivals()
-        self._group = max(1, setting.num_workers)
+        self._group = max(1, self.setting.num_workers)
         self._seen: dict[str, Any] = {}  # fields of `Trial`
         self._loader: Any = None
         self._before: Reading | None = None
         self._caller = 0.0
 
-    def take(self, make: Make) -> None:
+    def run(self, make: Make, *, round: int) -> Trial:
+        """Make a loader, take its batches, and close it.
+
+        Any error of `make` or of the iterable is raised, and `EmptyLoader` if it yields nothing.
+        """
+        try:
+            self._take(make)
+        finally:
+            self._close()
+        return Trial(
+            **count(self._arrivals, *self._bounds()),
+            **self._seen,
+            setting=self.setting,
+            round=round,
+            paced=self.step is not None,
+            startup=self._arrivals.got[0] - self._began,
+            total=self.machine.clock() - self._began,
+        )
+
+    def _take(self, make: Make) -> None:
         """Make the loader, and take batches until enough of them count."""
-        arrivals, step = self._arrivals, self._aim.step
+        arrivals = self._arrivals
         self._meter.start()
-        self._loader = make(**self._setting.arguments)
+        self._loader = make(**self.setting.arguments)
         if isinstance(self._loader, Loader):
-            self._seen["key"] = self._loader.components().find_tuning_key()
-            self._loader.set_epoch(self._aim.epoch)
-            if self._aim.probe:
+            parts = self._loader.components()
+            self._seen["key"] = parts.find_tuning_key()
+            tokens = parts.context.tokens
+            arrivals.rows = 2 if tokens is not None and tokens.pairs else 1
+            self._loader.set_epoch(self.epoch)
+            if self.probe:
                 self._loader.start_metering()
-        with closing(_batches(self._loader, arrivals, self._clock)) as batches:
+        with closing(_batches(self._loader, arrivals, self.machine.clock)) as batches:
             for batch in batches:
                 if len(arrivals.got) == max(2, self._group) - 1:
                     self._meter.mark()  # in the warm-up, since it takes milliseconds
@@ -203,8 +213,8 @@ class _TrialRun:
                     arrivals.skip = len(arrivals.got)
                 if self._is_enough():
                     break
-                if step is not None and arrivals.skip is not None:
-                    step(batch)
+                if self.step is not None and arrivals.skip is not None:
+                    self.step(batch)
         if not arrivals.got:
             raise EmptyLoader("yields no batch at all")
         caller = time.thread_time() - self._caller
@@ -213,21 +223,7 @@ class _TrialRun:
         if usage.gil is not None:
             self._seen["figures"] = self._figures(usage, caller)
 
-    def result(self, round: int) -> Trial:
-        """Return the batches that count, once the loader is closed."""
-        paced = self._aim.step is not None
-        counted = count(self._arrivals, *bounds(self._arrivals, group=self._group, paced=paced))
-        return Trial(
-            **vars(counted),
-            **self._seen,
-            setting=self._setting,
-            round=round,
-            paced=paced,
-            startup=self._arrivals.got[0] - self._began,
-            total=self._clock() - self._began,
-        )
-
-    def close(self) -> None:
+    def _close(self) -> None:
         """Stop the workers and drop all references, for any kind of iterable."""
         self._meter.stop()
         loader, self._loader = self._loader, None
@@ -247,10 +243,13 @@ class _TrialRun:
             reading = reading.since(self._before)
             processes = self._loader.options.in_processes
         else:
-            reading = Reading(seconds=usage.seconds, workers=self._setting.num_workers)
+            reading = Reading(seconds=usage.seconds, workers=self.setting.num_workers)
         return LoaderFigures(
             reading=reading, usage=usage, caller_cpu=caller_cpu, processes=processes
         )
+
+    def _bounds(self) -> tuple[int, int]:
+        return bounds(self._arrivals, group=self._group, paced=self.step is not None)
 
     def _is_warm(self) -> bool:
         """Check for two batches, one of each worker, and half the time of starting.
@@ -260,23 +259,22 @@ class _TrialRun:
         """
         taken, first = len(self._arrivals.got), self._arrivals.got[0]
         passed = self._arrivals.got[-1] - first
-        ready = self._group * (self._setting.prefetch_factor or 0)
-        if taken < ready and passed < _PATIENCE * self._aim.seconds:
+        ready = self._group * (self.setting.prefetch_factor or 0)
+        if taken < ready and passed < _PATIENCE * self.seconds:
             return False
         return taken >= max(2, self._group) and passed >= _LATECOMERS * (first - self._began)
 
     def _is_enough(self) -> bool:
         """Check that enough batches count, or that the trial has to end."""
-        aim = self._aim
-        if aim.max_memory is not None:
-            self._seen["over"] = self._meter.memory > aim.max_memory
-        if self._seen.get("over") or self._arrivals.got[-1] >= aim.deadline:
+        got = self._arrivals.got
+        if self.max_memory is not None:
+            self._seen["over"] = self._meter.memory > self.max_memory
+        if self._seen.get("over") or got[-1] >= self.deadline:
             return True
-        first, stop = bounds(self._arrivals, group=self._group, paced=aim.step is not None)
+        first, stop = self._bounds()
         if stop - first >= _MOST:
             return True
-        got = self._arrivals.got
-        return stop - first >= aim.batches and got[stop - 1] - got[first - 1] >= aim.seconds
+        return stop - first >= self.batches and got[stop - 1] - got[first - 1] >= self.seconds
 
 
 def _batches(
@@ -289,7 +287,7 @@ def _batches(
             for batch in iterator:
                 arrivals.asked.append(asked)
                 arrivals.got.append(clock())
-                arrivals.samples.append(samples_of(batch))
+                arrivals.samples.append(samples_of(batch, rows=arrivals.rows))
                 yield batch
                 del batch
                 asked = clock()

@@ -9,8 +9,7 @@ from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.diagnosis.loop_figures import DatasetShare, LoopFigures, SampledSteps
 from datapipe.diagnosis.loop_rules import judge
-from datapipe.diagnosis.rank_times import RankTimes
-from datapipe.diagnosis.step_roofline import StepRoofline
+from datapipe.diagnosis.step_figures import RankTimes, StepRoofline
 from datapipe.loader.metrics.meter import Reading, Stage
 from tests.case_files import table
 

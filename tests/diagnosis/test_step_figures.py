@@ -2,8 +2,7 @@
 
 import pytest
 
-from datapipe.diagnosis.rank_times import RankStep, compare_ranks
-from datapipe.diagnosis.step_roofline import Operator, Peaks, fastest, place
+from datapipe.diagnosis.step_figures import Operator, Peaks, RankStep, compare_ranks, fastest, place
 from tests.case_files import table
 
 RANKS, ROOFLINES = (table(f"diagnosis/{name}") for name in ("ranks", "rooflines"))

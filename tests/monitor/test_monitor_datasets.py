@@ -20,6 +20,7 @@ PADDED = {
     "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]),
     "valid": torch.tensor([True, True, False]),
 }
+PAIRS = PADDED | {"attention_mask": torch.cat([PADDED["attention_mask"], torch.ones(3, 4)]).long()}
 
 
 def mixture(batches, shares=SHARES):
@@ -56,12 +57,17 @@ def without(batch, *names):
     [
         (PACK, (2, 17), (1, 20)),
         (PADDED, (1, 4), (1, 2)),
+        (PAIRS, (1, 8), (1, 6)),
         (without(PACK, "valid"), (2, 17), (1, 20)),
         (without(PADDED, "valid"), (2, 7), (1, 2)),
+        (without(PAIRS, "valid"), (2, 15), (1, 6)),
         (without(PADDED, "attention_mask"), (1, 0), (1, 0)),
         ({"dataset": ["captions", "", "chats"]}, (1, 0), (1, 0)),
     ],
-    ids=["packed", "padded", "packed, all", "padded, all", "no tokens", "names alone"],
+    ids=[
+        *("packed", "padded", "pairs", "packed, all", "padded, all", "pairs, all"),
+        *("no tokens", "names alone"),
+    ],
 )
 @pytest.mark.parametrize("count", [1, 150])
 def test_every_batch_counts_without_padding_and_repeats(batch, captions, chats, count):

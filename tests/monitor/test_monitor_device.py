@@ -12,8 +12,7 @@ import torch
 
 import datapipe
 from datapipe.monitor import gpu, session
-from datapipe.monitor.device_time import DeviceTimes, current_device
-from datapipe.monitor.gpu import GpuSampler, find_gpu
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, current_device, find_gpu
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
 from tests.waiting import wait_until

@@ -95,6 +95,17 @@ def test_a_trace_begins_and_ends_at_its_steps(tmp_path, start):
     assert len(events(path, "training loop")) == 2
 
 
+def test_a_trace_that_begins_in_a_recorded_step_has_torchs_events(tmp_path):
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(8, 4))
+    for number in monitor(range(40)):
+        assert number not in (7, 8) or is_recorded()
+        torch.ones(3).add(1)
+        if number % 4 == 1:  # the step that begins with batch 7 ends with batch 9
+            with monitor.step():
+                pass
+    assert len([e for e in events(tmp_path / "trace.json") if e["name"] == "aten::add"]) == 4
+
+
 def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path):
     monitor = datapipe.Monitor()
     path = tmp_path / "trace.json"
@@ -135,6 +146,24 @@ def test_a_profiler_that_runs_already_is_left_alone(tmp_path, caplog):
     assert names["datapipe.transfer"] == 8
     assert len(events(tmp_path / "trace.json", "training loop")) == 6
     assert "running already" in caplog.text
+
+
+@pytest.mark.parametrize("stop", [6, 12])
+def test_a_profiler_that_starts_during_a_trace_is_left_alone(tmp_path, caplog, stop):
+    """It ends before or after the trace, and has all of its events."""
+    caplog.set_level(logging.INFO)
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(2, 6))
+    for number in monitor(range(20)):
+        if number == 4:
+            profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            profiler.__enter__()
+        torch.ones(3).add(1)
+        if number == stop:
+            profiler.__exit__(None, None, None)
+    counts = {event.key: event.count for event in profiler.key_averages()}
+    assert counts["aten::add"] == stop - 4 + 1
+    assert len(events(tmp_path / "trace.json", "training loop")) == 6
+    assert "a profiler was started" in caplog.text
 
 
 def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import datapipe
-from datapipe.diagnosis.step_roofline import Operator
+from datapipe.diagnosis.step_figures import Operator
 from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.step_sample import sample_of
 from tests.case_files import table

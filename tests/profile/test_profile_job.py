@@ -10,10 +10,9 @@ import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.profile.forecast import Forecast, rank
 from datapipe.profile.job import profile_loader
-from datapipe.profile.page import remedy_figure, write_report
 from datapipe.profile.pipeline import run_pipeline
 from datapipe.profile.remedies import predict_remedies
-from datapipe.profile.text import profile_text
+from datapipe.profile.report import profile_text, remedy_figure, write_report
 
 from .figures import alone, roofline, run
 
@@ -72,6 +71,16 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(busy):
     text = "\n".join(lines)
     assert "training's pace" in text
     assert "datapipe convert " in text
+
+
+@pytest.mark.parametrize(("before", "at_work"), [(3, 0), (0, 3)])
+def test_samples_that_fail_are_counted_even_if_the_loader_at_work_meets_none(busy, before, at_work):
+    forecast = replace(
+        busy.forecast,
+        alone=replace(busy.forecast.alone, failed=before),
+        run=replace(busy.forecast.run, skipped=at_work),
+    )
+    assert "3 samples were skipped" in profile_text(replace(busy, forecast=forecast))
 
 
 def test_the_page_has_its_figures_with_names_that_are_words(busy, tmp_path):

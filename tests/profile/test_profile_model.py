@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from datapipe.profile.model import SampleCost, Setup, predict, repairmen
+from datapipe.profile.forecast import SampleCost, Setup, predict, repairmen
 from tests.case_files import table
 
 RATES = table("profile/rates")

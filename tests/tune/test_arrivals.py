@@ -23,7 +23,7 @@ def test_batches_count_in_whole_groups_or_passes(name):
         skip=case["skip"],
     )
     edges = bounds(arrivals, group=case["group"], paced=case.get("paced", False))
-    segment = count(arrivals, *edges)
+    counted = count(arrivals, *edges)
     for field, value in case["counted"].items():
-        found = getattr(segment, field)
+        found = counted[field]
         assert (list(found) if field == "waits" else found) == value, field

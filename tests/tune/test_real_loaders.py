@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import datapipe
 from datapipe.loader.tuned_settings import recall
-from datapipe.tune.report import write_report
+from datapipe.tune.result import write_report
 
 pytestmark = pytest.mark.campaign  # measures real time
 

@@ -13,6 +13,8 @@ import datapipe
 from datapipe.tune.job import tune_workers
 from datapipe.tune.trial import samples_of
 from tests.case_files import table
+from tests.loader.pair_rows import pack
+from tests.loader.pair_rows import row as pair
 
 from .conftest import CORES, WAITS, chosen, row, tune_on
 from .synthetic import Clock, Loader, Machine, NoMeter
@@ -269,3 +271,15 @@ def test_a_step_that_is_given_twice_and_what_makes_no_loaders_are_refused():
 )
 def test_samples_of_a_batch_are_counted_where_it_says(batch, samples):
     assert samples_of(batch) == samples
+
+
+def test_a_preference_pair_is_one_sample(tmp_path, tokenizer):
+    shards = pack(tmp_path, [pair("formatted", number) for number in range(6)])
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6, pairs=True)
+    given = {"image": datapipe.ImageSpec(size=28), "text": text, "batch_size": 3}
+
+    def make(**workers):
+        return datapipe.make_loader(shards, **given, **workers)
+
+    result = tune_workers(make, num_workers=(0,), budget=1.0)
+    assert result.samples_rate == pytest.approx(3 * result.rate)

@@ -110,11 +110,24 @@ class Roofline:
 def measure_roofline(
     alone: StageCosts, *, cores: int, readers: int, seconds: float = 0.6
 ) -> Roofline:
-    context, steps, stored = alone.context, alone.steps, alone.first.stored
-    found = [
-        _storage(context, stored, readers, seconds, cold=False),
-        _storage(context, stored, max(_DEEP, 2 * readers), seconds, cold=True),
-    ]
+    context, steps = alone.context, alone.steps
+    ceilings: dict[str, Ceiling] = {}
+
+    def add(name: str, threads: int, rate: float, note: str, *, size: float = 0.0) -> None:
+        if rate:
+            ceilings[name] = Ceiling(
+                name=name, threads=threads, rate=rate, bytes_per_sample=size or None, note=note
+            )
+
+    stored = [entry for entry in alone.first.stored if entry[1]]
+    if stored:
+        size = sum(member.size for _, members in stored for member in members) / len(stored)
+        rate = _read_rate(context, stored, readers, seconds, cold=False)
+        note = "random reads of the samples, from"
+        add("storage, cached", readers, rate, f"{note} the page cache", size=size)
+        threads = max(_DEEP, 2 * readers)
+        rate = _read_rate(context, stored, threads, seconds, cold=True)
+        add(COLD_STORAGE, threads, rate, f"{note} storage", size=size)
     context.store.close()
     context = replace(context, store=MemoryStore(context.store, alone.first.contents))
     # Threads of a tokenizer, and a lock that a transform holds, say nothing of the cores.
@@ -125,30 +138,22 @@ def measure_roofline(
         # It has threads of its own; a batch is prepared while others are decoded.
         threads = decoder.pipelines + 1
         rate = run_threads(_batches(bare, steps), threads, seconds)
-        found.append(_ceiling("decoder", threads, rate, None, "DALI alone, from memory"))
+        add("decoder", threads, rate, "DALI alone, from memory")
     else:
         rates = _interleaved(_batches(bare, steps), cores, seconds)
         scaling = {threads: ratio(rate, rates[1]) for threads, rate in rates.items()}
         if context.images is not None and alone.images:
             note = "decode, resize and normalise alone, from memory"
-            found.append(_ceiling("decode kernels", cores, rates[cores], None, note))
+            add("decode kernels", cores, rates[cores], note)
     if context.tokens is not None:
         texts = replace(context, images=None, transform=None)
         rate = run_threads(_batches(texts, steps), cores, seconds)
-        found.append(_ceiling("tokenizer", cores, rate, None, "alone, from memory"))
+        add("tokenizer", cores, rate, "alone, from memory")
     if alone.batch_bytes:
         rate = run_threads(_copies(_ALL_COPIES // cores), cores, seconds) / alone.batch_bytes
-        note = "the batch's values copied once"
-        found.append(_ceiling("memory copy", cores, rate, alone.batch_bytes, note))
+        add("memory copy", cores, rate, "the batch's values copied once", size=alone.batch_bytes)
     context.store.close()
-    ceilings = {ceiling.name: ceiling for ceiling in found if ceiling is not None}
     return Roofline(cores=cores, ceilings=ceilings, scaling=scaling)
-
-
-def _ceiling(name: str, threads: int, rate: float, size: float | None, note: str) -> Ceiling | None:
-    if not rate:
-        return None
-    return Ceiling(name=name, threads=threads, rate=rate, bytes_per_sample=size or None, note=note)
 
 
 def _interleaved(work: Work, cores: int, seconds: float) -> dict[int, float]:
@@ -160,19 +165,16 @@ def _interleaved(work: Work, cores: int, seconds: float) -> dict[int, float]:
     return rates
 
 
-def _storage(
+def _read_rate(
     context: BatchContext, stored: Sequence[Stored], threads: int, seconds: float, *, cold: bool
-) -> Ceiling | None:
-    """Measure random reads of the samples' members; None if they cannot be read cold."""
-    found = [entry for entry in stored if entry[1]]
-    if not found:
-        return None
+) -> float:
+    """Measure random reads of the samples' members; 0 if they cannot be read cold."""
     # Not in the order of the plan, in which they were read before.
-    order = np.random.default_rng(0).permutation(len(found)).tolist()
+    order = np.random.default_rng(0).permutation(len(stored)).tolist()
     before, asked = delivered(), [0] * threads
 
     def work(number: int) -> Iterator[float]:
-        own = [found[index] for index in order[number::threads]] or found[:1]
+        own = [stored[index] for index in order[number::threads]] or stored[:1]
         while True:
             if cold and not evict(context, own):
                 return
@@ -181,15 +183,11 @@ def _storage(
                 asked[number] += sum(member.size for member in members)
                 yield 1
 
-    size = sum(member.size for _, members in found for member in members) / len(found)
     try:
         rate = run_threads(work, threads, seconds)
     except StopIteration:
-        return None
-    if cold and not was_cold(before, sum(asked)):
-        return None
-    name, of = (COLD_STORAGE, "storage") if cold else ("storage, cached", "the page cache")
-    return _ceiling(name, threads, rate, size, f"random reads of the samples, from {of}")
+        return 0.0
+    return rate if not cold or was_cold(before, sum(asked)) else 0.0
 
 
 def _batches(context: BatchContext, steps: Sequence[StepJob]) -> Work:

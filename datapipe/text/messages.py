@@ -15,6 +15,7 @@ from datapipe.text.conversation import conversation, has_words, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
 from datapipe.text.preference import (
+    ANSWERS,
     ends_with_answer,
     has_answers,
     pair_records,
@@ -114,7 +115,7 @@ def read_pair_turns(
     """Return the turns of a preference pair, with its chosen and with its rejected answer.
 
     Only the answers are trained. Arguments and errors are those of `read_turns`, but that the
-    sample has to be a pair.
+    sample has to be a pair, with both answers to be learnt.
     """
     records = pair_records(sample.record) if isinstance(sample.record, Mapping) else None
     if records is None:
@@ -126,6 +127,11 @@ def read_pair_turns(
         read_turns(sample._replace(caption=None, record=record), system=system, newline=newline)
         for record in records
     )
+    for name, turns in zip(ANSWERS, (chosen, rejected), strict=True):
+        if not any(turn.trained for turn in turns):
+            raise DecodeError(
+                f"the `{name}` answer of the pair is marked as not learnt; pairs need both answers"
+            )
     return chosen, rejected
 
 

@@ -229,6 +229,7 @@ class Job:
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
         sink = DryRunSink()
+        self.tally.rejects.dry_run = True
         sequencer = self._sequencer(sink, InputCount())
         self._sequence(sequencer, self._inputs(None), base)
         return self._report(

@@ -16,13 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datapipe.cpus import available_cpus
 from datapipe.curate.copy import copy_samples
 from datapipe.curate.new_shards import SampleRun
 from datapipe.curate.salvage import ShardSalvage, salvage_shard
-from datapipe.curate.sources import local_folder
+from datapipe.curate.sources import local_folder, refuse_repeated
 from datapipe.curate.spec import CopySpec
 from datapipe.declared import checked
 from datapipe.errors import PackError, SampleError
@@ -280,18 +279,13 @@ class _DatasetSalvage:
             return
         tables = map(read_index, map(self._spooled, range(len(self._samples))))
         keys = pa.chunked_array([table["key"].combine_chunks() for table in tables], pa.string())
-        problem = ""
-        if pc.count_distinct(keys).as_py() < len(keys):
-            problem = "keys that belong to more than one sample"
+        remedy = "give --renumber, which makes new keys"
+        refuse_repeated(keys, remedy)
         try:
             for key in keys.to_pylist():
                 member_header(f"{key}.jpeg", 0)
         except SampleError as error:
-            problem = str(error)
-        if problem:
-            raise PackError(
-                f"{self.located.title} has {problem}; give --renumber, which makes new keys"
-            )
+            raise PackError(f"{self.located.title}: {error}; {remedy}") from None
 
     def remake(self) -> tuple[int, tuple[str, ...]]:
         """Make files of the index again in place; return the samples, and names of the files."""

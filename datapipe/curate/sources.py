@@ -174,7 +174,11 @@ def _check_keys(parts: Sequence[Chosen], *, renumbered: bool) -> None:
                 for key in keys:
                     _check_name(part, f"{key}.{longest}", remedy)
             spans.append(pa.array(keys, pa.large_string()))
-    keys = pa.chunked_array(spans, pa.large_string())
+    refuse_repeated(pa.chunked_array(spans, pa.large_string()), remedy)
+
+
+def refuse_repeated(keys: pa.ChunkedArray, remedy: str) -> None:
+    """Raise a PackError if several samples have the same key."""
     if pc.count_distinct(keys).as_py() < len(keys):
         counts = keys.value_counts()
         several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")

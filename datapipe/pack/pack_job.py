@@ -226,6 +226,7 @@ class Job:
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
         sink, count = DryRunSink(), InputCount()
+        self.tally.rejects.dry_run = True
         self._sequence(sink, count, self.tally.rejects.add, self._inputs(None), base)
         made = Contribution(
             shards=len(sink.shards),

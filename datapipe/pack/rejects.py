@@ -21,6 +21,7 @@ class RejectCounts:
     # How often each reason was met in this run
     reasons: Counter[str] = field(default_factory=Counter)
     examples: list[Reject] = field(default_factory=list)  # the first rejects of this run
+    dry_run: bool = False  # no shard is written
 
     def add(self, reject: Reject) -> None:
         self.number += 1
@@ -36,8 +37,9 @@ class RejectCounts:
             f"\n  {reject.source}: {reject.file + ': ' if reject.file else ''}{reject.reason}"
             for reject in self.examples[:_NAMED]
         )
+        remedy = "Mend" if self.dry_run else "Finished shards are kept: mend"
         raise PackError(
             f"{self.number:,} of {inputs:,} inputs were rejected, more than --max-rejects {limit} "
-            f"allows; for example{examples}\nFinished shards are kept: mend the input, or allow "
-            "more, and run the same command again."
+            f"allows; for example{examples}\n{remedy} the input, or allow more, and run the same "
+            "command again."
         )

@@ -25,6 +25,7 @@ from datapipe.errors import SampleError
 from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
+from datapipe.loader.schedule.image_token_counts import has_frames
 from datapipe.profile.forecast import Forecast, Remedy
 from datapipe.profile.sizes import FITS, cache_bytes, free_memory
 from datapipe.progress import readable_size
@@ -92,7 +93,11 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     )
     if kept is not None and parts.context.cache is None:
         share = 1 - min(1.0, factors["resize"])
-        command = convert_command(shards, spec) if one_dataset else None
+        # Arrays hold all frames of videos, and not which images these are.
+        chosen = spec.max_frames is not None or (
+            spec.flip and has_frames(loader.dataset.columns.extensions)
+        )
+        command = convert_command(shards, spec) if one_dataset and not chosen else None
         yield from _caches(loader, forecast, kept, share, command)
 
 

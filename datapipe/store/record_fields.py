@@ -189,6 +189,9 @@ def _open_or_read(dataset: Dataset, names: Sequence[str]) -> dict[str, IndexedFi
             except PlanError:  # there is no such field
                 for each in files:
                     shutil.rmtree(each.folder, ignore_errors=True)
+                with suppress(OSError):  # the folder has other fields
+                    (folder / _LOCK).unlink()
+                    folder.rmdir()
                 raise
         return _indexed(dataset)
 

@@ -17,8 +17,15 @@ from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all, mark_contexts
-from datapipe.text.other_media import VIDEO_PARTS, check_fields, check_marks, check_turn, media_part
-from datapipe.text.videos import VIDEO_PLACE, has_videos, mark_videos
+from datapipe.text.other_media import (
+    VIDEO_PARTS,
+    check_fields,
+    check_marks,
+    check_turn,
+    is_null,
+    media_part,
+)
+from datapipe.text.videos import VIDEO_PLACE, frames_remedy, has_videos, mark_videos
 
 TURN_FIELDS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "texts")
 """Fields that may hold the turns of a conversation; the first that does counts."""
@@ -50,6 +57,7 @@ PAIRS = (
 )
 """Fields of one object that hold what is asked and what is answered."""
 
+_CALLS = ("tool_calls", "function_call")  # of OpenAI's Chat Completions, beside the content
 _SYSTEM_FIELDS = ("system", "system_prompt")
 # Whether a turn is learnt. OpenAI's fine-tuning API: weight. XTuner and ms-swift: loss,
 # output_with_loss, loss_scale. Axolotl: train, training. Others: train_on_turn, calculate_loss.
@@ -90,8 +98,9 @@ def conversation(record: Mapping[str, Any], *, images: int | None = None) -> lis
     """Return the turns of a record, a parsed JSON object, or None where it holds no conversation.
 
     `images` is how many its sample has; None if that is not known. Raises `DecodeError` if a role
-    is not known, a mark of what is learnt is neither true nor false, the record has sound, a video
-    without frames or anything else that is not read, or numbered places of images are out of order.
+    is not known, a mark of what is learnt is neither true nor false, a turn is not understood, the
+    record has sound, a video without frames, a tool call or anything else that is not read, or
+    numbered places of images are out of order.
 
     Examples:
         >>> conversation({"conversations": [{"from": "human", "value": "<image>What?"},
@@ -100,15 +109,21 @@ def conversation(record: Mapping[str, Any], *, images: int | None = None) -> lis
 Turn(role='assistant', text='A cat.', trained=True)]
     """
     raw = raw_turns(record)
-    if raw is None:
-        return None
-    check_fields(record, images)
+    if raw is not None:
+        check_fields(record, images)
     videos = has_videos(record)
     for field in TURN_FIELDS:
         entries = record.get(field)
-        for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+        if not isinstance(entries, list) or (raw is None and not any(map(_is_turn, entries))):
+            continue
+        for number, entry in enumerate(entries, 1):
             if isinstance(entry, Mapping):
+                check_message(entry, f"turn {number} of `{field}`", videos=videos)
                 check_turn(entry, number, videos=videos)
+        if raw is None:
+            raise DecodeError(f"`{field}` holds a turn that is not understood")
+    if raw is None:
+        return None
     for mark in _BOXED if record.get("objects") else ():
         if any(mark in turn.text for turn in raw):
             raise DecodeError(
@@ -126,6 +141,35 @@ Turn(role='assistant', text='A cat.', trained=True)]
             text, words = mark_videos(text), mark_videos(text, "")
         turns.append(Turn(role, text, role == "assistant" and learn and has_words(words)))
     return turns
+
+
+def check_message(turn: Any, what: str, *, videos: bool) -> None:
+    """Raise `DecodeError` if a turn, called `what`, is no message of text, images and `videos`."""
+    if not isinstance(turn, Mapping):
+        raise DecodeError(f"{what} is a {type(turn).__name__}, not an object")
+    content = turn.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = part_kind(part)
+        if videos and kind in VIDEO_PARTS:
+            continue
+        if kind not in ("text", "image"):
+            raise DecodeError(
+                f"{what} has a part ({kind[:80]}) that is neither text nor image; nothing else is "
+                f"supported{frames_remedy(kind)}"
+            )
+        if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
+            raise DecodeError(f"{what} has a part of text without a `text`")
+    for name in _CALLS:
+        if turn.get(name) and not is_null(turn[name]):
+            raise DecodeError(
+                f"{what} calls a tool in `{name}`, which is not read; write the call into the text "
+                "of the turn, as the model's chat template does"
+            )
+    has_role = "role" in turn or "from" in turn
+    if has_role and turn.get("value") is None and message_text(turn) is None:
+        value = "value" if "value" in turn else "content"
+        kind = type(turn.get(value)).__name__
+        raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
 
 
 def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
@@ -186,12 +230,12 @@ def message_text(message: Mapping[str, Any]) -> str | None:
     """Return the text of one message, `<image>` for each image part; None if it makes no sense.
 
     Parts follow each other without a separator, as chat templates write them. `<video>` stands for
-    a video; other parts are left out. A message that only calls tools has an empty text. XTuner has
+    a video; other parts, which `check_message` refuses, are left out, as are tool calls. XTuner has
     a part for each image, and `<IMG_CONTEXT>` in a text where it belongs: one place, not two.
     """
     content = message.get("content")
     if content is None:
-        return "" if message.get("tool_calls") or message.get("function_call") else None
+        return "" if any(map(message.get, _CALLS)) else None
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -234,6 +278,11 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
                 pair.insert(0, RawTurn("system", fields["system"]))
             return pair
     return []
+
+
+def _is_turn(entry: Any) -> bool:
+    role = entry.get("from", entry.get("role")) if isinstance(entry, Mapping) else None
+    return isinstance(role, str) and known_role(role) is not None
 
 
 def _part_text(part: Any) -> str | None:

@@ -109,7 +109,7 @@ def read_pair_turns(
     """Return the turns of a preference pair, with its chosen and with its rejected answer.
 
     Only the answers are trained. Arguments and errors are those of `read_turns`, but that the
-    sample has to be a pair.
+    sample has to be a pair, with both answers to be learnt.
     """
     is_object = isinstance(sample.record, Mapping)
     records = preference.pair_records(sample.record) if is_object else None
@@ -122,6 +122,11 @@ def read_pair_turns(
         read_turns(sample._replace(caption=None, record=record), system=system, newline=newline)
         for record in records
     )
+    for name, turns in zip(preference.ANSWERS, (chosen, rejected), strict=True):
+        if not any(turn.trained for turn in turns):
+            raise DecodeError(
+                f"the `{name}` answer of the pair is marked as not learnt; pairs need both answers"
+            )
     return chosen, rejected
 
 

@@ -104,19 +104,10 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
 
 
 def check_turn(turn: Mapping[str, Any], number: int, *, videos: bool = False) -> None:
-    """Raise `DecodeError` for a turn with a medium of its own, in a part or in a field.
+    """Raise `DecodeError` for a turn with a medium of its own in a field.
 
     If `videos`, the frames of its videos are images of the sample, so it may have some.
     """
-    content = turn.get("content")
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, Mapping) and (kind := media_part(part)):
-            if videos and kind in VIDEO_PARTS:
-                continue
-            raise DecodeError(
-                f"turn {number} has a part ({kind}) that is neither text nor image; nothing else "
-                f"is supported{frames_remedy(kind)}"
-            )
     if _LOOKED_AT.isdisjoint(turn):
         return
     for field in _MODALITY_FIELDS:

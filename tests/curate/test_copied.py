@@ -2,6 +2,7 @@
 
 import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -175,6 +176,22 @@ def test_keys_that_clash_are_refused_with_the_remedies(shards, tmp_path, members
     assert list(members(tmp_path / "numbered")) == [f"{number:09}" for number in range(40)]
     sources = [row["source"] for row in rows(tmp_path / "numbered")]
     assert sources == 2 * [row["source"] for row in rows(shards)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        partial(datapipe.select_samples, number=2),
+        partial(datapipe.repair_dataset, unchecked=True),
+    ],
+)
+def test_tars_that_repeat_a_key_are_given_new_ones(command, tmp_path, make_tar, jpeg, members):
+    for number in range(2):
+        make_tar(tmp_path / "tars" / f"{number}.tar", [("1.jpg", jpeg(number))])
+    with pytest.raises(PackError, match=r"^1 keys belong to .*, such as '1'; give --renumber"):
+        command(tmp_path / "tars", tmp_path / "out")
+    command(tmp_path / "tars", tmp_path / "out", output=CopySpec(renumber=True))
+    assert list(members(tmp_path / "out")) == ["000000000", "000000001"]
 
 
 def test_keys_that_no_member_of_ours_can_have_are_refused(tmp_path, make_tar, jpeg, members):

@@ -220,6 +220,19 @@ def test_arrays_show_what_the_model_sees(shards, tmp_path, content):
         assert np.abs(quarters(pixels_of(image["pictures"][0])) - COLOURS).max() < 24
 
 
+def test_arrays_show_the_texts_and_tokens_of_their_shards(shards, tmp_path, tokenizer, content):
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=5)
+    image = datapipe.ImageSpec(size=64)
+    datapipe.convert_dataset(shards, tmp_path / "arrays", image=image, text=text)
+    told = [
+        [(sample["text"], sample["record"], sample["tokens"], sample["error"]) for sample in shown]
+        for path in (shards, tmp_path / "arrays")
+        for shown in [samples_of(content(path, samples=3, image=image, text=text))]
+    ]
+    assert told[0] == told[1]
+    assert told[0][0][2][0]["learnt"] > 0
+
+
 def test_a_video_is_a_strip_of_frames_with_their_times(tmp_path, content):
     def shown(**options):
         image = datapipe.ImageSpec(size=32, **options)

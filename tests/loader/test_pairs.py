@@ -244,17 +244,21 @@ def test_a_mapped_pair_still_trains_on_the_better_answer(load, text, tmp_path):
     assert torch.equal(plain["input_ids"][kept], both["input_ids"][:4, : kept.shape[1]][kept])
 
 
-def test_a_pair_without_a_prompt_or_an_answer_is_a_reject(tmp_path):
-    rows = [row("RLAIF-V", number) for number in range(6)]
-    rows[1] |= {"question": " "}
-    rows[2] |= {"rejected": " "}
+def test_a_pair_without_a_prompt_or_an_answer_that_is_learnt_is_a_reject(tmp_path):
+    rows = [row("one message", number) for number in range(7)]
+    rows[1]["prompt"][0]["content"] = None
+    rows[2]["rejected"]["content"] = " "
+    rows[3]["chosen"]["weight"] = 0
+    rows[4]["rejected"]["weight"] = 0
     (tmp_path / "raw").mkdir()
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw" / "data.parquet")
-    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=2)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=4)
     reasons = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
-    assert report.samples == 4
+    assert report.samples == 3
     assert "the pair has no prompt" in reasons[0]
     assert "the `rejected` answer of the pair is empty" in reasons[1]
+    assert "the `chosen` answer of the pair is marked as not learnt" in reasons[2]
+    assert "the `rejected` answer of the pair is marked as not learnt" in reasons[3]
 
 
 @pytest.mark.parametrize(

@@ -79,18 +79,3 @@ def test_image_columns_in_parts_of_parquet(raw, packed_records, jpeg):
     parts = [shown | {"image": "image:0"}, text("What?") | {"image": None}]
     assert kept["messages"][0]["content"] == parts
     assert (kept["mask"], images) == ("m.png", {"jpg": jpeg(0), "mask.bin": b"another image"})
-
-
-def test_tool_calls_survive(lines, packed_records):
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1,1]"}}
-    record = {
-        "messages": [
-            {"role": "user", "content": "1+1?"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "content": "2", "tool_call_id": "1"},
-            {"role": "assistant", "content": "It is 2."},
-        ],
-        "tools": [{"type": "function", "function": {"name": "add"}}],
-    }
-    assert packed_records(lines(record)) == [(record, {})]
-    assert [role for role, _ in said(record)] == ["user", "assistant", "tool", "assistant"]

@@ -63,5 +63,5 @@ def test_an_image_part_of_xtuner_and_its_mark_in_the_text_are_one_image(reasons_
 
 
 def test_a_part_of_sound_is_named_in_a_conversation_that_a_loader_reads():
-    with pytest.raises(DecodeError, match=r"turn 1 has a part \(audio\)"):
+    with pytest.raises(DecodeError, match=r"turn 1 of `messages` has a part \(audio\)"):
         conversation(question([{"type": "audio", "audio": "a.wav"}, text("What?")]))

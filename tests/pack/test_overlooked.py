@@ -1,5 +1,6 @@
 """Data that no reader takes is named, with a remedy."""
 
+import base64
 import gzip
 import json
 import re
@@ -99,6 +100,7 @@ def remedy(error):
 
 
 ROWS = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
+KEYED = {str(number): row for number, row in enumerate(ROWS)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,8 @@ ROWS = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
     [
         ({"version": 1, "data": ROWS}, "it holds records in 'data': 3"),
         ({"questions": ROWS, "type": {"1": "a"}}, "it holds records in 'questions': 3"),
-        ({str(number): row for number, row in enumerate(ROWS)}, "it holds 3 records by their keys"),
+        (KEYED, "it holds 3 records by their keys"),
+        ({"meta": {"version": 1}, "data": KEYED}, "it holds 3 records by their keys in 'data'"),
         ({"image": ["0.jpg"] * 3, "caption": ["A dog"] * 3}, "its columns are 'image', 'caption'"),
         (
             {name: {str(n): row[name] for n, row in enumerate(ROWS)} for name in ROWS[0]},
@@ -114,15 +117,32 @@ ROWS = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
         ),
     ],
 )
-def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_path, held, said):
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_inside_of_an_object_are_written_out_by_the_command_given(
+    tmp_path, held, said, indent
+):
     path = tmp_path / "train.json"
-    path.write_text(json.dumps(held, indent=1))
+    path.write_text(json.dumps(held, indent=indent))
     with pytest.raises(PackError, match=re.escape(said)) as caught:
         choose_reader(path)
     subprocess.run(re.search(r"`(.*)`", str(caught.value))[1], shell=True, check=True)
     (written,) = tmp_path.glob("*.jsonl")
     samples = list(read_all(choose_reader(written), written, ReadOptions()))
     assert [sample.caption for sample in samples] == ["A dog"] * 3
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_images_by_their_keys_are_written_out_by_the_command_given(tmp_path, jpeg, indent):
+    """MIMIC-IT has them in one object, and its instructions in another."""
+    held = {f"LA_{number}": base64.b64encode(jpeg(number)).decode() for number in range(5)}
+    (tmp_path / "LA.json").write_text(json.dumps(held, indent=indent))
+    with pytest.raises(PackError, match=r"LA\.json: .*it holds 5 images by their keys") as caught:
+        choose_reader(tmp_path)
+    subprocess.run(re.search(r"`(.*)`", str(caught.value))[1], shell=True, check=True)
+    samples = list(
+        read_all(choose_reader(tmp_path / "LA.jsonl"), tmp_path / "LA.jsonl", ReadOptions())
+    )
+    assert [len(sample.images) for sample in samples] == [1] * 5
 
 
 def test_parquet_that_is_merely_called_gz_is_read(tmp_path, jpeg):

@@ -82,8 +82,9 @@ def test_a_dry_run_reports_the_same_and_writes_nothing(tmp_path, make_folder, ma
     assert not (tmp_path / "out").exists()
     assert (report.samples, report.images, report.rejected, report.inputs) == (6, 6, 4, 10)
     assert report.dry_run
-    with pytest.raises(PackError, match="more than --max-rejects 3"):
+    with pytest.raises(PackError, match="more than --max-rejects 3") as caught:
         pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=3)
+    assert "Finished shards" not in str(caught.value)
     packed = pack_dataset(raw, tmp_path / "out", max_rejects=4, shard_size=4)
     assert (packed.shards, packed.bytes) == (report.shards, report.bytes)
     assert packed.shards == 2

@@ -93,7 +93,8 @@ def test_frames_of_several_sizes_are_refused_where_patches_hold_several_frames(
     with Image.open(raw / listed[2]) as frame:
         frame.rotate(90, expand=True).resize((40, 64)).save(raw / listed[2])
     (raw / "data.json").write_text(json.dumps([llava("<video>What?", video=listed, fps=2)]))
-    pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    report = pack_dataset(raw / "data.json", tmp_path / "out", video_frames="fps=2,max=20")
+    assert any("frames of a video that differ in size" in note for note in report.notes)
     image = ImageSpec(resize="native", patch=14, merge=2, temporal=2, video=VideoSpec())
     with pytest.raises(DecodeError, match=r"40x64 .* one size; scale them to it and pack .* again"):
         next(iter(make_loader(tmp_path / "out", batch_size=1, image=image)))

@@ -24,6 +24,7 @@ from datapipe.profile.measure.samples import COLD
 from datapipe.profile.remedies import other_decoder, predict_remedies
 from datapipe.profile.sizes import cache_bytes
 from tests.case_files import cases
+from tests.loader.video_shards import make_shards
 
 from .figures import alone, roofline, run
 
@@ -163,6 +164,21 @@ FORMS = {"scaled_decode", "uint8", "smaller images", "decoded cache", "memmap ar
 def test_what_cannot_help_is_not_offered(endless, image, absent):
     loader = endless(image=image)
     assert not absent & set(found(loader, busy(loader)))
+
+
+@pytest.mark.parametrize(
+    ("image", "offered"),
+    [
+        (ImageSpec(size=16), True),
+        (ImageSpec(size=16, flip=0.5), False),
+        (ImageSpec(size=16, max_frames=2), False),
+    ],
+    ids=str,
+)
+def test_arrays_are_offered_for_videos_where_a_loader_would_take_them(tmp_path, image, offered):
+    make_shards(tmp_path)
+    with datapipe.make_loader(tmp_path, batch_size=2, epochs=None, image=image) as loader:
+        assert ("memmap arrays" in found(loader, busy(loader))) == offered
 
 
 @pytest.mark.parametrize("spec", [ImageSpec(size=64), ImageSpec(resize="native")], ids=str)

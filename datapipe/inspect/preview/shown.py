@@ -104,7 +104,7 @@ def _sample(
         shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
         turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
-        videos = _videos(context, read, number, len(sides))
+        videos = _videos(context, read, number, len(sides)) if read.images else []
         for video in videos:
             frames.update(range(video.first, video.first + len(video.times)))
         for at, (_, data) in enumerate(read.images):
@@ -130,11 +130,10 @@ def _sample(
 
 
 def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
-    """Return the members of a sample, or why they cannot be read; those of arrays are not there."""
+    """Return the members of a sample, or why they cannot be read; arrays hold no encoded images."""
     rows = read_rows(context.dataset, job.samples[slot : slot + 1])
-    if context.arrays is not None and context.arrays.hold(rows.parts)[0]:
-        return "stored as arrays: only what the model sees can be shown"
-    members = wanted_members(rows.of_sample(0), int(rows.counts[0]))
+    decoded = context.arrays is not None and context.arrays.hold(rows.parts)[0]
+    members = wanted_members(rows.of_sample(0), 0 if decoded else int(rows.counts[0]))
     parts = SampleParts()
     try:
         contents = context.store.read(int(rows.shards[0]), members)

@@ -21,6 +21,7 @@ from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import all_readers, list_formats
 from datapipe.pack.recognition.other_stores import other_library
 from datapipe.pack.records.fields.refusals import longest, prose
+from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.images.templates import named_by
 from datapipe.pack.records.locate import levels, name_below
 from datapipe.pack.records.streams.containers import first_records, kind_of, not_utf8
@@ -130,7 +131,7 @@ def describe(path: Path, survey: Survey) -> str:
     if fault:
         return fault
     record = records[0]
-    if len(records) == 1 and kind_of(path) == "json" and _is_nested(record):
+    if len(records) == 1 and kind_of(path) == "json" and _holds_others(record):
         return _ONE_OBJECT + _wrapped(path)
     columns = f"records with {', '.join(map(repr, list(record)[:_COLUMNS]))}; "
     if any(isinstance(value, str) and "://" in value[:8] for value in record.values()):
@@ -168,23 +169,32 @@ def _wrapped(path: Path) -> str:
     held = small_object(path) if path.suffix.lower() == ".json" else {}
     lists = {name: value for name, value in held.items() if isinstance(value, list) and value}
     inner = {name: len(value) for name, value in lists.items() if _are_objects(value)}
-    name = max(inner, key=lambda key: inner[key], default="")
-    target = path.with_suffix(".jsonl")
-    if inner.get(name, 0) > 1:
+    name = max((key for key in inner if inner[key] > 1), key=inner.__getitem__, default="")
+    # Of MIMIC-IT, whose `data` are records by their keys, beside a `meta`.
+    keyed = [n for n, v in held.items() if isinstance(v, dict) and v and _are_objects(v.values())]
+    by_key = '[{"key": k, **v} for k, v in json.load(open(sys.argv[1]))%s.items()]'
+    if name:
         said = f"it holds records in {', '.join(f'{n!r}: {c:,}' for n, c in inner.items())}"
         rows = "json.load(open(sys.argv[1]))[sys.argv[2]]"
-        target = path.with_name(f"{path.stem}-{name}.jsonl")
     elif is_columnar(held):
         said = f"its columns are {', '.join(map(repr, held))}"
         rows = (
             "(lambda d: [dict(zip(d, r)) for r in zip(*(v if isinstance(v, list) else v.values() "
             "for v in d.values()))])(json.load(open(sys.argv[1])))"
         )
+    elif len(keyed) == 1:
+        (name,) = keyed
+        said = f"it holds {len(held[name]):,} records by their keys in {name!r}"
+        rows = by_key % "[sys.argv[2]]"
     elif len(held) > 1 and _are_objects(held.values()):
         said = f"it holds {len(held):,} records by their keys"
-        rows = '[{"key": k, **v} for k, v in json.load(open(sys.argv[1])).items()]'
+        rows = by_key % ""
+    elif len(held) > 1 and all(map(is_image, held.values())):
+        said = f"it holds {len(held):,} images by their keys"
+        rows = by_key.replace("**v", '"image": v') % ""
     else:
         return ""
+    target = path.with_name(f"{path.stem}-{name}.jsonl" if name else f"{path.stem}.jsonl")
     code = f"import json,sys; [print(json.dumps(r)) for r in {rows}]"
     command = shlex.join(["python3", "-c", code, str(path), *([name] if name else [])])
     return f" ({said}), such as `{command} > {shlex.quote(str(target))}`"
@@ -194,9 +204,13 @@ def _are_objects(values: Iterable[Any]) -> bool:
     return all(isinstance(value, dict) for value in values)
 
 
-def _is_nested(record: Mapping[str, Any]) -> bool:
-    """Return whether a record holds others, or no text at all."""
+def _holds_others(record: Mapping[str, Any]) -> bool:
+    """Return whether a record holds others, images by their keys, or no text at all."""
     values = record.values()
-    return not any(isinstance(value, str) for value in values) or any(
-        isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values
+    return (
+        not any(isinstance(value, str) for value in values)
+        or any(
+            isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values
+        )
+        or (len(values) > 1 and all(map(is_image, values)))
     )

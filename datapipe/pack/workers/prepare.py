@@ -246,6 +246,9 @@ class _Sample:
         for frame, index in enumerate(chosen):
             prefix = _prefix(len(self.videos), frame)
             self.add_image(RawImage(video.blobs[index], prefix), smaller, is_frame=True)
+        if len({(size.width, size.height) for size in self.sizes[first:]}) > 1:
+            said = "frames of a video that differ in size, which some models (Qwen) do not take"
+            self.notes.append((said, video.name))
         times = tuple(index / rate for index in chosen)
         self.videos.append(Video(video.name, first, times, (last + 1) / rate, rate))
 

@@ -332,8 +332,8 @@ def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    """Return whether values are texts or objects that have one, or lists of these."""
-    return all(
+    """Return whether some of the values are texts or objects that have one, or lists of these."""
+    return not values or any(
         all(isinstance(item, str | Mapping) for item in value)
         if isinstance(value, list)
         else isinstance(value, str) or has_text(value)

@@ -80,9 +80,12 @@ def turns_in_lists(table: TableColumns) -> FieldMap | None:
             raise DecodeError(
                 f"`{name}` has {len(questions)} in `{asked}` and {len(answers)} in `{answered}`"
             )
-        if not questions:
+        pairs = list(zip(questions, answers, strict=True))
+        if any(_is_there(question) != _is_there(answer) for question, answer in pairs):
+            raise DecodeError(f"`{name}` has only one of `{asked}` and `{answered}` at a place")
+        pairs = [pair for pair in pairs if _is_there(pair[0])]
+        if not pairs:
             raise MissingMember(f"`{name}` holds no question")
-        pairs = zip(questions, answers, strict=True)
         return [{asked: question, answered: answer} for question, answer in pairs]
 
     source = f"{name}.{asked} and {name}.{answered}"
@@ -90,13 +93,13 @@ def turns_in_lists(table: TableColumns) -> FieldMap | None:
 
 
 def _pair_of_lists(values: Sequence[Any]) -> tuple[str, str] | None:
-    """Return the names of the lists of questions and of answers in objects that all have both."""
+    """Return the names of the lists of questions and of answers in objects; null is empty."""
     if not all(isinstance(value, Mapping) for value in values):
         return None
     for pair in PAIRS:
-        lists = [value.get(name) for value in values for name in pair]
-        texts = [t for texts in lists for t in (texts if isinstance(texts, list) else [None])]
-        if texts and all(isinstance(text, str) for text in texts):
+        lists = [value.get(name) or [] for value in values for name in pair]
+        texts = [t for texts in lists for t in (texts if isinstance(texts, list) else [0])]
+        if any(texts) and all(isinstance(text, str | None) for text in texts):
             return pair
     return None
 

@@ -19,10 +19,10 @@ from datapipe.pack.records.images.fields import (
 )
 from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.pack.records.videos import without_videos
-from datapipe.text.conversation import conversation, message_text, part_kind
+from datapipe.text.conversation import check_message, conversation, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
-from datapipe.text.other_media import VIDEO_PARTS, is_null
-from datapipe.text.videos import VIDEO_FIELD, frames_remedy
+from datapipe.text.other_media import is_null
+from datapipe.text.videos import VIDEO_FIELD
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
 _PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")
@@ -63,7 +63,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
         raise MissingMember(f"record has no `{field}`")
     refuse_preferences(record, field)
     for number, turn in enumerate(turns, 1):
-        _check(field, number, turn, videos=VIDEO_FIELD in record)
+        check_message(turn, f"turn {number} of `{field}`", videos=VIDEO_FIELD in record)
     contents = [turn["content"] for turn in turns if isinstance(turn.get("content"), list)]
     parts = [part for content in contents for part in content if part_kind(part) == "image"]
     unfilled = [part for part in parts if not _filled(part)]
@@ -167,29 +167,6 @@ def _as_list(value: Any) -> Any:
     if all(isinstance(mark, str) and mark_places(mark) == IMAGE_PLACE for mark in value):
         return [value[mark] for mark in sorted(value)]
     return value
-
-
-def _check(field: str, number: int, turn: Any, *, videos: bool) -> None:
-    what = f"turn {number} of `{field}`"
-    if not isinstance(turn, Mapping):
-        raise DecodeError(f"{what} is a {type(turn).__name__}, not an object")
-    content = turn.get("content")
-    for part in content if isinstance(content, list) else ():
-        kind = part_kind(part)
-        if videos and kind in VIDEO_PARTS:
-            continue
-        if kind not in ("text", "image"):
-            raise DecodeError(
-                f"{what} has a part ({kind[:80]}) that is neither text nor image; nothing else is "
-                f"supported{frames_remedy(kind)}"
-            )
-        if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
-            raise DecodeError(f"{what} has a part of text without a `text`")
-    has_role = "role" in turn or "from" in turn
-    if has_role and turn.get("value") is None and message_text(turn) is None:
-        value = "value" if "value" in turn else "content"
-        kind = type(turn.get(value)).__name__
-        raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
 
 
 def _in_order(

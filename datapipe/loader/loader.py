@@ -37,7 +37,6 @@ class LoaderComponents:
     context: BatchContext
     prefetcher: DevicePrefetcher | None  # copies batches to a device; None if they stay
     schedule: Schedule
-    start: Run  # of the next run
     steps: Callable[[], Iterator[StepJob]]  # yields the steps of the next run
     find_tuning_key: Callable[[], str]  # names the settings that `tune_workers` keeps
 
@@ -265,7 +264,6 @@ class Loader:
             context=self._context,
             prefetcher=self._prefetcher,
             schedule=self._schedule,
-            start=start,
             steps=partial(self._jobs.steps, start, self._schedule),
             find_tuning_key=self._find_tuning_key,
         )

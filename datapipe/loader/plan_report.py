@@ -184,38 +184,29 @@ def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
 
 
 def plan_datasets(
-    origin: Origin,
-    sums: Sequence[DatasetSums],
-    lengths: Sequence[Lengths],
-    *,
-    epoch: int,
-    run: int,
-) -> tuple[DatasetPlan, ...]:
-    """Return the figures of each dataset, from its sums in an epoch, for a run of `run` epochs."""
+    origin: Origin, sums: Sequence[DatasetSums], lengths: Sequence[Lengths], *, epoch: int, run: int
+) -> Iterator[DatasetPlan]:
+    """Yield the figures of each dataset, from its sums in an epoch, for a run of `run` epochs."""
     asked = origin.asked(epoch)
     counts = [origin.counts(number) for number in range(origin.legs.epoch, run)]
-    found = []
     for part, own, its in zip(origin.parts, sums, lengths, strict=True):
         run_drawn, run_tokens = sum(count[part.name] for count in counts), own.tokens
         if run_tokens is not None and len(counts) > 1:
             run_tokens = round(run_drawn * part.mean_tokens())
-        found.append(
-            DatasetPlan(
-                name=part.name,
-                groups=part.groups,
-                dataset_samples=len(part.data.dataset()),
-                samples=part.samples,
-                asked=asked[part.name],
-                drawn=own.samples,
-                tokens=own.tokens,
-                images=own.images,
-                slots=own.slots,
-                run_drawn=run_drawn,
-                run_tokens=run_tokens,
-                left_out=its.left_out,
-            )
+        yield DatasetPlan(
+            name=part.name,
+            groups=part.groups,
+            dataset_samples=len(part.data.dataset()),
+            samples=part.samples,
+            asked=asked[part.name],
+            drawn=own.samples,
+            tokens=own.tokens,
+            images=own.images,
+            slots=own.slots,
+            run_drawn=run_drawn,
+            run_tokens=run_tokens,
+            left_out=its.left_out,
         )
-    return tuple(found)
 
 
 def find_phases(origin: Origin, share: int | None) -> Iterator[Phase]:
@@ -312,7 +303,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         run = max(epoch + 1, options.epochs or 1)
         mixture = MixturePlan(
             epochs=run,
-            datasets=plan_datasets(origin, summary.datasets, each, epoch=epoch, run=run),
+            datasets=tuple(plan_datasets(origin, summary.datasets, each, epoch=epoch, run=run)),
             phases=tuple(
                 replace(phase, step=planning.steps.get(phase.start, phase.step)) for phase in phases
             ),

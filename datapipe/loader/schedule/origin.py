@@ -237,11 +237,9 @@ class Origin:
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each part is drawn from in an epoch."""
-
-        def drawn(order: Interleaving, start: int, stop: int) -> Int64:
-            return order.counts(stop) - order.counts(start)
-
-        return self._total(epoch, drawn)
+        return self._total(
+            epoch, lambda order, start, stop: order.counts(stop) - order.counts(start)
+        )
 
     def asked(self, epoch: int) -> dict[str, float]:
         """Return how often the rates ask for each part in an epoch."""

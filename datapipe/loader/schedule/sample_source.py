@@ -37,6 +37,15 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
 logger = logging.getLogger(__name__)
 
 _MOST_UNLABELLED = 0.01  # of the samples, without a warning
+# Reasons why samples have no label
+_UNLABELLED = (
+    "lose their answers to the limit of tokens (give a larger max_length, pack or max_tokens, or "
+    "overlong='drop')",
+    'have no text (where="label_tokens > 0" leaves them out)',
+    "have text that teaches nothing: no turn is the assistant's, its answers are empty or marked "
+    'as not learnt, or the template leaves them out (where="label_tokens > 0" leaves such samples '
+    "out)",
+)
 # Runs of neighbours, since single samples of a large dataset would each cost a read.
 _RUNS, _RUN = 64, 64
 
@@ -262,23 +271,9 @@ def _without_labels(selection: SampleSelection, columns: Columns) -> str | None:
         return None
     cut = gather(text.columns.label_tokens, without) > 0
     empty = ~cut & (gather(columns.text_bytes, without) == 0)
-    kinds = (
-        (
-            cut,
-            "lose their answers to the limit of tokens (give a larger max_length, pack or "
-            "max_tokens, or overlong='drop')",
-        ),
-        (empty, 'have no text (where="label_tokens > 0" leaves them out)'),
-        (
-            ~cut & ~empty,
-            "have text that teaches nothing: no turn is the assistant's, its answers are "
-            "empty or marked as not learnt, or the template leaves them out "
-            '(where="label_tokens > 0" leaves such samples out)',
-        ),
-    )
     counts = (
-        f"{int(chosen.sum()):,}, such as {columns.key(int(without[chosen][0]))}, {what}"
-        for chosen, what in kinds
+        f"{int(chosen.sum()):,}, such as {columns.key(int(without[chosen][0]))}, {reason}"
+        for chosen, reason in zip((cut, empty, ~cut & ~empty), _UNLABELLED, strict=True)
         if chosen.any()
     )
     spread = "" if len(samples) == count else f" (spread over all {count:,})"

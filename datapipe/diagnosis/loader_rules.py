@@ -239,12 +239,13 @@ def _actions(found: Limit, seen: LoaderFigures) -> tuple[str, ...]:
     if (found.resource, found.stage) == ("caller", "transfer") and not seen.processes:
         lock = "leave the interpreter's lock to the thread that takes the batches"
         return (f"{lock}: fewer `num_workers`, or {_PROCESSES}", *actions)
-    if found.resource in ("storage", "wait", "lock"):
-        if found.stage == "read":
-            # Waiting for storage needs no core.
-            return ("wait for more reads at once: more `num_workers` than cores", *actions)
-        if found.stage in ("transform", "tokenize"):
-            return (f"give every worker its own interpreter: {_PROCESSES}", *actions)
+    waits = found.resource in ("storage", "wait", "lock")
+    if waits and found.stage == "read":
+        # Waiting for storage needs no core.
+        return ("wait for more reads at once: more `num_workers` than cores", *actions)
+    holds = found.stage == "tokenize" or (waits and found.stage == "transform")
+    if holds and not seen.processes:
+        return (f"give every worker its own interpreter: {_PROCESSES}", *actions)
     return actions
 
 
@@ -274,7 +275,6 @@ _ACTIONS: dict[str, tuple[str, ...]] = {
         _SMALLER,
     ),
     "transform": ("do what is the same in every epoch before packing, and the rest on the device",),
-    "tokenize": (f"make the workers processes: {_PROCESSES}",),
     "collate": ("carry less in a batch: uint8 images, fewer fields in `meta`, smaller batches",),
     "transfer": (
         "carry images as uint8, a quarter of the bytes: `make_loader(..., device='cuda')` with "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import fsum, isfinite
 from operator import itemgetter
 
@@ -20,6 +21,10 @@ from datapipe.errors import PlanError
 from datapipe.mixture.spec import Child, Mixture, MixtureGroup, WeightChange
 from datapipe.plan.mixture import Rates
 from datapipe.quantities import Amount
+
+# As `Rates` has them: the first draw of each, and the rates at its begin and end. The last has no
+# end and constant rates.
+_Segments = list[tuple[int, Sequence[float], Sequence[float]]]
 
 _MOST_DRAWS = 2**62
 _TOLERANCE = 2.0**-40  # of totals: sums of rates such as 0.1 miss a whole number by less
@@ -52,69 +57,54 @@ def resolve(
         ([[0.75, 0.25]], 800)
     """
     resolver = _Resolver(mixture, sizes, tokens, step)
-    line = resolver.line()
-    epoch = resolver.epoch(line)
+    segments = resolver.segments()
+    epoch = resolver.epoch(segments)
     if epoch > _MOST_DRAWS:
         raise PlanError(
             f"epoch {str(mixture.epoch)!r} has more than {_MOST_DRAWS:,} draws; give epoch "
             "'shortest' or an amount, or weights nearer to each other"
         )
-    starts, first, last = map(np.array, zip(*line.segments, strict=True))
+    starts, first, last = map(np.array, zip(*segments, strict=True))
     return Resolved(Rates(starts=starts, first=first, last=last), epoch)
 
 
-class _RateLine:
-    """Segments of a run so far, as `Rates` has them; the last has no end and constant rates."""
+def _first_draw(
+    segments: _Segments,
+    density: Callable[[Sequence[float]], float],
+    total: int,
+    *,
+    beyond: bool = False,
+) -> int | None:
+    """Return the fewest draws whose integral of `density` is `total`, or `beyond` it.
 
-    def __init__(self, rates: Sequence[float]) -> None:
-        # First draw of each, and the rates at its begin and end
-        self.segments = [(0, rates, rates)]
+    None if it never is. A result above `_MOST_DRAWS` is not exact. `density` is linear in the rates
+    and not negative. Rounding does not count.
+    """
 
-    @property
-    def last_start(self) -> int:
-        return self.segments[-1][0]
+    def enough(reached: float) -> bool:
+        if beyond:
+            return reached > total * (1 + _TOLERANCE)
+        return reached >= total * (1 - _TOLERANCE)
 
-    def change(self, start: int, over: int, rates: Sequence[float]) -> None:
-        """Have other rates from a draw of the last segment on, reached over some draws."""
-        added = [(start, self.segments[-1][2], rates)] if over else []
-        if self.last_start == start:  # the segment before has no draw
-            self.segments.pop()
-        self.segments += [*added, (start + over, rates, rates)]
-
-    def first_draw(
-        self, density: Callable[[Sequence[float]], float], total: int, *, beyond: bool = False
-    ) -> int | None:
-        """Return the fewest draws whose integral of `density` is `total`, or `beyond` it.
-
-        None if it never is. A result above `_MOST_DRAWS` is not exact. `density` is linear in the
-        rates and not negative. Rounding does not count.
-        """
-
-        def enough(reached: float) -> bool:
-            if beyond:
-                return reached > total * (1 + _TOLERANCE)
-            return reached >= total * (1 - _TOLERANCE)
-
-        passed = 0.0
-        for number, (start, first, last) in enumerate(self.segments):
-            begin, end = density(first), density(last)
-            if number + 1 < len(self.segments):
-                length = self.segments[number + 1][0] - start
-            else:
-                length = 1
-                if not begin and not enough(passed):
-                    return None
-                while not enough(passed + length * begin):
-                    length *= 2
-                    if length > _MOST_DRAWS:
-                        return start + length
-            slope = (end - begin) / (2 * length)
-            if enough(passed + length * (begin + slope * length)):
-                return start + bisect_left(
-                    range(length), True, key=lambda n: enough(passed + n * (begin + slope * n))
-                )
-            passed += length * (begin + slope * length)
-        return None
+    passed = 0.0
+    ends = [start for start, _, _ in segments[1:]]
+    for (start, first, last), end in zip_longest(segments, ends):
+        begin = density(first)
+        length = 1 if end is None else end - start
+        if end is None:
+            if not begin and not enough(passed):
+                return None
+            while not enough(passed + length * begin):
+                length *= 2
+                if length > _MOST_DRAWS:
+                    return start + length
+        slope = (density(last) - begin) / (2 * length)
+        if enough(passed + length * (begin + slope * length)):
+            return start + bisect_left(
+                range(length), True, key=lambda n: enough(passed + n * (begin + slope * n))
+            )
+        passed += length * (begin + slope * length)
+    return None
 
 
 class _Resolver:
@@ -146,48 +136,55 @@ class _Resolver:
                     "samples without tokens out with where='tokens > 0'"
                 )
 
-    def line(self) -> _RateLine:
+    def segments(self) -> _Segments:
         changes = list(self._mixture.schedule)
         weights: dict[str, float] = {}
         before = -1
         if changes and not changes[0].start.number and not _over(changes[0]):
             weights |= changes.pop(0).weights
             before = 0
-        line = _RateLine(self._rates(weights, "at the beginning"))
+        rates = self._rates(weights, "at the beginning")
+        segments: _Segments = [(0, rates, rates)]
         for change in changes:
             said = f"schedule from {change.start}"
-            start = self._start(change.start, line, said)
-            if start < line.last_start or start <= before:
+            start = self._start(change.start, segments, said)
+            last, _, reached = segments[-1]
+            if start < last or start <= before:
                 raise PlanError(
                     f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
-                    f"{max(line.last_start, before):,}; start it later"
+                    f"{max(last, before):,}; start it later"
                 )
             weights |= change.weights
             rates = self._rates(weights, f"from {change.start}")
-            line.change(start, self._stretch(change, line.segments[-1][2], rates, said), rates)
+            over = self._stretch(change, reached, rates, said)
+            if last == start:  # the segment before has no draw
+                segments.pop()
+            if over:
+                segments.append((start, reached, rates))
+            segments.append((start + over, rates, rates))
             before = start
-        if line.last_start > _MOST_DRAWS:
+        if segments[-1][0] > _MOST_DRAWS:
             raise PlanError(
-                f"schedule: its last change ends at draw {line.last_start:,}; give an end "
+                f"schedule: its last change ends at draw {segments[-1][0]:,}; give an end "
                 f"within {_MOST_DRAWS:,} samples"
             )
-        return line
+        return segments
 
-    def epoch(self, line: _RateLine) -> int:
+    def epoch(self, segments: _Segments) -> int:
         mixture = self._mixture
         if isinstance(mixture.epoch, Amount):
-            return self._start(mixture.epoch, line, "epoch")
+            return self._start(mixture.epoch, segments, "epoch")
         if mixture.epoch == "longest" and not any(mixture.has_weight.values()):
             return max(1, round(fsum(self._mass(child, False) for child in mixture.children)))
         ends = []
         for number, (dataset, count) in enumerate(zip(mixture.datasets, self._counts, strict=True)):
             if mixture.epoch == "shortest":
-                beyond = line.first_draw(itemgetter(number), count, beyond=True)
+                beyond = _first_draw(segments, itemgetter(number), count, beyond=True)
                 ends += [beyond - 1] if beyond is not None else []
                 continue
-            if not any(first[number] or last[number] for _, first, last in line.segments):
+            if not any(first[number] or last[number] for _, first, last in segments):
                 continue  # a weight of 0 leaves a dataset out
-            end = line.first_draw(itemgetter(number), count)
+            end = _first_draw(segments, itemgetter(number), count)
             if end is None:
                 raise PlanError(
                     f"epoch 'longest' never ends: dataset {shorten(dataset.name)} is not drawn as "
@@ -242,11 +239,11 @@ class _Resolver:
         assert self._means is not None
         return times * (self._counts[number] * self._means[number])
 
-    def _start(self, amount: Amount, line: _RateLine, said: str) -> int:
+    def _start(self, amount: Amount, segments: _Segments, said: str) -> int:
         number, in_tokens = self._size(amount, said)
         if not in_tokens:
             return number
-        draws = line.first_draw(self._mean_tokens, number)
+        draws = _first_draw(segments, self._mean_tokens, number)
         assert draws is not None
         return draws
 

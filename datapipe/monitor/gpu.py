@@ -28,21 +28,10 @@ _EVERY = 0.25  # seconds
 _MOST_PENDING = 256  # turns that the host may be ahead
 
 
-class Device:
-    """The current stream of torch's current GPU."""
-
-    def mark(self) -> Any:
-        return sys.modules["torch"].cuda.Event(enable_timing=True)
-
-    def recording(self) -> bool:
-        """Check whether work is being captured, so that nothing may be queued beside it."""
-        return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
-
-
-def current_device() -> Device | None:
-    """Return the GPU; None if this process does not use one yet."""
+def used_cuda() -> Any:
+    """Return `torch.cuda`; None if this process does not use a GPU yet."""
     torch = sys.modules.get("torch")
-    return None if torch is None or not torch.cuda.is_initialized() else Device()
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 class DeviceTimes:
@@ -52,10 +41,10 @@ class DeviceTimes:
     that from the end of the turn before.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, cuda: Any) -> None:
         self.steps, self.transfers, self.idle = Durations(), Durations(), Durations()
-        self._device = device
-        self._free: list[Any] = []  # marks, such as `torch.cuda.Event`, to be used again
+        self._cuda = cuda  # `torch.cuda`
+        self._free: list[Any] = []  # marks to be used again
         # event, part and mark, of each turn
         self._pending: deque[list[tuple[int, int, Any]]] = deque()
         self._turn: list[tuple[int, int, Any]] = []
@@ -63,9 +52,9 @@ class DeviceTimes:
 
     def note(self, event: int, part: int) -> None:
         """Begin a step or a transfer (`ENTER`), or end it (`LEAVE`): all of its work is queued."""
-        if self._device.recording():
+        if self._cuda.is_current_stream_capturing():  # nothing may be queued beside it
             return
-        mark = self._free.pop() if self._free else self._device.mark()
+        mark = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
         mark.record()
         self._turn.append((event, part, mark))
 
@@ -106,10 +95,9 @@ class DeviceTimes:
 class Gpu:
     """The current GPU of torch."""
 
-    def __init__(self) -> None:
-        self._cuda = sys.modules["torch"].cuda
-        self._device = self._cuda.current_device()
-        self.name = str(self._cuda.get_device_name(self._device))
+    def __init__(self, cuda: Any) -> None:
+        self._cuda, self._device = cuda, cuda.current_device()
+        self.name = str(cuda.get_device_name(self._device))
 
     def sample(self) -> tuple[float, int, int]:
         """Query busy from 0 to 1, bytes of memory taken and in all; may raise any error."""
@@ -160,12 +148,12 @@ def find_gpu() -> Gpu | None:
 
     A process that does not use a GPU yet has none.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda = used_cuda()
+    if cuda is None:
         _log_once(logging.INFO, "this process uses no GPU, so the monitor does not report one")
         return None
     try:
-        gpu = Gpu()
+        gpu = Gpu(cuda)
         gpu.sample()
     except Exception as error:  # of the driver, of any kind
         why = str(error)

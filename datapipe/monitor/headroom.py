@@ -11,13 +11,13 @@ before a real stretch, batches are taken without a step until one has to be wait
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from datapipe.errors import PlanError
+from datapipe.monitor.gpu import used_cuda
 from datapipe.report.table import time_text
 
 T = TypeVar("T")
@@ -134,6 +134,5 @@ def _again(batch: T) -> T:
 
 
 def _wait_for_device() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    if (cuda := used_cuda()) is not None:
+        cuda.synchronize()

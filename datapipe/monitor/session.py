@@ -11,7 +11,7 @@ from typing import Any
 from datapipe.diagnosis.loop_rules import LIMITS, judge_waiting
 from datapipe.errors import PlanError
 from datapipe.monitor import loop_timer as turn
-from datapipe.monitor.gpu import DeviceTimes, GpuSampler, current_device, find_gpu
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, find_gpu, used_cuda
 from datapipe.monitor.loop_timer import PARTS, STEP, Event, Reason
 from datapipe.monitor.profiler import Ranges, profiled
 from datapipe.monitor.report import Counters
@@ -246,8 +246,8 @@ class LoopMeter:
         if not self._equipped:
             self._equipped = True
             self._counters.loader.settle()
-            if (device := current_device()) is not None:
-                self._counters.device = DeviceTimes(device)
+            if (cuda := used_cuda()) is not None:
+                self._counters.device = DeviceTimes(cuda)
             if self._gpu and (gpu := find_gpu()) is not None:
                 self._counters.sampler = GpuSampler(gpu)
                 self._counters.sampler.begin(self)

@@ -100,6 +100,8 @@ class PlanOptions:
                     f"{self.pack_multiple_of}; give one, so that a full pack can be divided too"
                 )
         else:
+            if self.buckets is not None and self.batch_size is None and self.max_tokens is None:
+                raise PlanError(f"buckets={self.buckets} needs batch_size= or max_tokens=")
             for name in ("max_samples", *_OF_PACKS):
                 if getattr(self, name) != getattr(PlanOptions, name):
                     raise PlanError(

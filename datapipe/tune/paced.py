@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from datapipe.tune.setting import Setting, Variant
+from datapipe.tune.setting import Setting
 from datapipe.tune.sweep import Sweep
 from datapipe.tune.trial import Trial
 
@@ -62,9 +62,9 @@ def find_sufficient(sweep: Sweep, found: dict[Setting, WaitShare]) -> None:
     `found`.
     """
     sweep.look()
-    rates: dict[Variant, dict[int, float]] = {}
+    rates: dict[tuple[int, int], float] = {}  # by number of the variant, and of workers
     for setting in sweep.measured():
-        rates.setdefault(setting.variant, {}).setdefault(setting.num_workers, sweep.rate(setting))
+        rates.setdefault((setting.place, setting.num_workers), sweep.rate(setting))
     seconds = sweep.goal.step_time
     if rates and seconds is None:
         best = max(sweep.measured(), key=sweep.rate)
@@ -75,7 +75,7 @@ def find_sufficient(sweep: Sweep, found: dict[Setting, WaitShare]) -> None:
     needed = min(1 / seconds, sweep.rate(sweep.fastest()))
     candidates = list(sweep.active)
     for number, setting in enumerate(candidates):
-        rate = rates.get(setting.variant, {}).get(setting.num_workers, math.inf)
+        rate = rates.get((setting.place, setting.num_workers), math.inf)
         if rate < _HOPELESS * needed:
             sweep.drop(setting, why=f"makes {rate * seconds:.2f} of what training takes")
         if setting not in sweep.active or not sweep.measure(setting):

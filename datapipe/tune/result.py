@@ -119,7 +119,7 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
     watched = {
         trial.setting.num_workers: trial.figures
         for trial in sorted(trials, key=lambda trial: trial.setting.size, reverse=True)
-        if trial.figures is not None and trial.setting.variant == chosen.variant
+        if trial.figures is not None and trial.setting.place == chosen.place
     }
     if not watched:
         return None
@@ -145,7 +145,7 @@ def explain(sweep: Sweep, chosen: Setting, *, settled: bool, limit: Limit | None
         text += ". The time was too short to be sure; give a larger budget or use a quieter machine"
     most = max(setting.num_workers for setting in measured)
     if chosen.num_workers == best.num_workers == most:
-        kind = [setting for setting in sweep.dropped if setting.variant == chosen.variant]
+        kind = [setting for setting in sweep.dropped if setting.place == chosen.place]
         larger = [setting for setting in kind if setting.num_workers > most]
         if larger:
             first = min(larger, key=lambda setting: setting.size)
@@ -189,7 +189,7 @@ def settings_table(rows: Sequence[SettingResult]) -> Table:
     """List the results of every setting, without columns that would be empty."""
     cells = [_cells(row) for row in rows]
     empty = {
-        "kind": len({row.setting.variant for row in rows}) <= 1,
+        "kind": len({row.setting.place for row in rows}) <= 1,
         "waiting": all(row.waiting is None for row in rows),
     }
     names = [name for name in cells[0] if not empty.get(name)]
@@ -216,7 +216,7 @@ def _cells(row: SettingResult) -> dict[str, str]:
     return {
         "workers": str(row.setting.num_workers),
         "prefetch": shown(row.setting.prefetch_factor, "{}"),
-        "kind": ", ".join(str(value) for _, value in row.setting.variant) or "-",
+        "kind": ", ".join(map(str, row.setting.variant.values())) or "-",
         "batches/s": shown(row.rate, "{:,.1f}"),
         "of the fastest": shown(row.ratio, "{0.median:.2f} ({0.low:.2f}-{0.high:.2f})"),
         "samples/s": shown(row.samples, "{:,.0f}"),

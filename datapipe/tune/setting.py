@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.report.table import counted
-
-Variant = tuple[tuple[str, Any], ...]
-"""Further arguments of `make` with their values, such as `(("workers", "processes"),)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +16,9 @@ class Setting:
 
     num_workers: int  # workers; 0 for none
     prefetch_factor: int | None  # steps ahead; None without workers
-    variant: Variant = ()  # further arguments of `make`
-    place: int = 0  # rank of the variant among equally good ones
+    # further arguments of `make` with their values, which may be of any type
+    variant: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    place: int = 0  # number of the variant: its rank among equally good ones
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -34,7 +32,7 @@ class Setting:
 
     def covers(self, other: Setting) -> bool:
         """Check that this needs at least the memory of the other: more of the same kind."""
-        same = self.variant == other.variant or 0 in (self.num_workers, other.num_workers)
+        same = self.place == other.place or 0 in (self.num_workers, other.num_workers)
         more = (a >= b for a, b in zip(self.size[:2], other.size[:2], strict=True))
         return same and all(more)
 
@@ -49,8 +47,9 @@ class Setting:
         if self.prefetch_factor is not None:
             words.append(f"prefetch {self.prefetch_factor}")
         kinds = ("workers", "decoder")
-        words += [str(value) for name, value in self.variant if name in kinds]
-        words += [f"{name}={value}" for name, value in self.variant if name not in kinds]
+        given = self.variant.items()
+        words += [str(value) for name, value in given if name in kinds]
+        words += [f"{name}={value}" for name, value in given if name not in kinds]
         return ", ".join(words)
 
 
@@ -67,13 +66,16 @@ def grid(
             raise PlanError(f"{name} () leaves nothing to try; give numbers such as (0, 2, 4)")
     made: dict[tuple[object, ...], Setting] = {}
     for place, variant in enumerate(variants):
-        pairs = tuple(variant.items())
+        if twice := sorted({"num_workers", "prefetch_factor"} & {*variant}):
+            raise PlanError(
+                f"variants {(*variants,)}: give the values of {twice[0]} as {twice[0]}="
+            )
         for workers in sorted({*num_workers}):
             for ahead in sorted({*prefetch_factor}) if workers else [None]:
                 setting = Setting(
-                    num_workers=workers, prefetch_factor=ahead, variant=pairs, place=place
+                    num_workers=workers, prefetch_factor=ahead, variant=variant, place=place
                 )
                 # Without workers, their kind makes no difference.
-                key = tuple(pair for pair in pairs if workers or pair[0] != "workers")
+                key = [pair for pair in variant.items() if workers or pair[0] != "workers"]
                 made.setdefault((workers, ahead, repr(key)), setting)
     return sorted(made.values(), key=lambda setting: setting.size)

@@ -71,8 +71,8 @@ class Sweep:
         for setting in self.settings:
             if self._try_one(setting, TOUCH, seconds=0.0) is not None or self.left <= 0:
                 break
-        for variant in dict.fromkeys(setting.variant for setting in self.settings):
-            kind = [setting for setting in self.active if setting.variant == variant]
+        for place in dict.fromkeys(setting.place for setting in self.settings):
+            kind = [setting for setting in self.active if setting.place == place]
             ladder: dict[int, Setting] = {}
             for setting in kind:
                 ladder.setdefault(setting.num_workers, setting)
@@ -196,7 +196,7 @@ class Sweep:
         if own:
             return statistics.median(own[-3:])
         # Workers start one after the other, at worst, and their number is doubled.
-        others = [t for t in self.trials if t.setting.variant == setting.variant]
+        others = [t for t in self.trials if t.setting.place == setting.place]
         return 2 * max((t.overhead for t in others if t.round != TOUCH), default=0.0)
 
     def _try_if_left(self, setting: Setting, seconds: float, round: int) -> Trial | None:
@@ -220,7 +220,7 @@ class Sweep:
             for setting, why in settled(self.rounds(), active, self.goal.margin).items():
                 self.drop(setting, why=why)
         # A larger prefetch factor does not make up for a number of workers that is far off.
-        kinds = {(s.variant, s.num_workers): s for s in self.dropped if s in measured}
+        kinds = {(s.place, s.num_workers): s for s in self.dropped if s in measured}
         for setting in [setting for setting in self.active if setting not in measured]:
-            if smaller := kinds.get((setting.variant, setting.num_workers)):
+            if smaller := kinds.get((setting.place, setting.num_workers)):
                 self.drop(setting, why=f"not tried: {smaller} is {self.dropped[smaller]}")

@@ -102,6 +102,8 @@ def test_the_stage_follows_from_what_the_loader_says(name):
     limit = find_limit(LoaderFigures(**given, in_loop=True))
     assert limit.stage == case["stage"]
     assert case["action"] in "\n".join(limit.actions[:2])
+    advised = [action for action in limit.actions if "workers='processes'" in action]
+    assert len(advised) <= (not given["processes"])
     verdict = judge(figures(wait=0.5, limit=limit))
     assert verdict.kind == "data"
     assert limit.reason in verdict.sentence

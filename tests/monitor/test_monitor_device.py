@@ -12,7 +12,7 @@ import torch
 
 import datapipe
 from datapipe.monitor import gpu, session
-from datapipe.monitor.gpu import DeviceTimes, GpuSampler, current_device, find_gpu
+from datapipe.monitor.gpu import DeviceTimes, GpuSampler, find_gpu, used_cuda
 from datapipe.monitor.loop_timer import ENTER, LEAVE, STEP, TRANSFER
 from tests.forgetting import forget
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ def nothing_was_said_before():
 
 
 class FakeDevice:
-    """Passes what is queued when it is told to; work is a number of seconds."""
+    """`torch.cuda` that passes what is queued when it is told to; work is a number of seconds."""
 
     def __init__(self):
         self.queued: list[Any] = []
@@ -34,7 +34,8 @@ class FakeDevice:
         self.made = 0
         self.captures = False
 
-    def mark(self):
+    def Event(self, *, enable_timing):  # noqa: N802, as torch.cuda has it
+        assert enable_timing
         self.made += 1
         mark = SimpleNamespace(at=None, query=lambda: mark.at is not None)
         mark.elapsed_time = lambda later: (later.at - mark.at) * 1e3
@@ -46,7 +47,7 @@ class FakeDevice:
         mark.record = record
         return mark
 
-    def recording(self):
+    def is_current_stream_capturing(self):
         return self.captures
 
     def run(self, until=0.0):
@@ -136,7 +137,7 @@ def test_nothing_is_queued_while_a_graph_is_captured(device):
 
 def test_a_process_without_a_gpu_has_none(caplog):
     caplog.set_level(logging.INFO)
-    assert current_device() is None
+    assert used_cuda() is None
     for _ in range(2):
         assert find_gpu() is None
     assert [record.levelno for record in caplog.records] == [logging.INFO]
@@ -240,7 +241,7 @@ def test_the_devices_clock_says_whether_waiting_costs(
     """The loop waits half of its time on the host."""
     clock = Clock()
     torch_has_a_gpu(OSError("no driver") if busy is None else 100 * busy)
-    monkeypatch.setattr(session, "current_device", lambda: device)
+    monkeypatch.setattr(session, "used_cuda", lambda: device)
     monitor = datapipe.Monitor(clock=clock)
     for number in monitor(Batches(clock, 60, wait=0.02)):
         device.queued.append(idle)

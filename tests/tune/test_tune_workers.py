@@ -283,3 +283,15 @@ def test_a_preference_pair_is_one_sample(tmp_path, tokenizer):
 
     result = tune_workers(make, num_workers=(0,), budget=1.0)
     assert result.samples_rate == pytest.approx(3 * result.rate)
+
+
+def test_variants_may_have_values_of_any_type():
+    clock, kinds = Clock(), [{"meta": ["key"]}, {"meta": ["key", "text"]}]
+
+    def make(num_workers, prefetch_factor, meta):
+        given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor}
+        return Loader(replace(CORES, work=CORES.work * len(meta)), clock, **given)
+
+    result = tune_on(clock, make, num_workers=(1, 2), prefetch_factor=(2,), variants=kinds)
+    assert result.variant == kinds[0]
+    assert {row.setting.variant["meta"][-1] for row in result.settings} == {"key", "text"}

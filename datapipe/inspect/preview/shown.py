@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.errors import DatapipeError, DecodeError, SampleError
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.inspect.preview.pictures import FRAME, show_file, show_values
@@ -17,6 +19,7 @@ from datapipe.loader.batch.builder import Batch, BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.sample_rows import read_rows
+from datapipe.loader.batch.token_batch import TextKind
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.watch import Watch
 from datapipe.text.conversation import raw_turns
@@ -78,15 +81,15 @@ def _described(value: Any) -> str:
 def _sample(
     context: BatchContext, job: StepJob, builder: BatchBuilder, batch: Batch, slot: int
 ) -> dict[str, Any]:
-    number = int(job.samples[slot])
+    one, number = job.samples[slot : slot + 1], int(job.samples[slot])
     columns, dataset = context.dataset.columns, context.dataset
     error = builder.errors.get(slot)
-    widths, heights, _ = columns.image_sides(job.samples[slot : slot + 1])
+    widths, heights, _ = columns.image_sides(one)
     sides = list(zip(widths.tolist(), heights.tolist(), strict=True))
     shown: dict[str, Any] = {
         "key": columns.key(number),
-        "source": columns.sources(job.samples[slot : slot + 1])[0],
-        "dataset": dataset.dataset_names(job.samples[slot : slot + 1])[0],
+        "source": columns.sources(one)[0],
+        "dataset": dataset.dataset_names(one)[0],
         "sample": number,
         "shard": context.shard_name(number),
         "valid": bool(job.share.valid[slot]) and error is None,
@@ -96,23 +99,23 @@ def _sample(
         "turns": 0,
     }
     frames: set[int] = set()  # images that are frames of a video
-    read = _read(context, job, slot)
+    read = _read(context, one)
     if isinstance(read, SampleParts):
-        record = read.record
-        text = sample_text(read.caption, record)
-        shown["text"] = text[:_MOST_TEXT]
+        record, max_frames = read.record, dataset.parts[int(dataset.kinds(one)[0])].max_frames
+        shown["text"] = sample_text(read.caption, record)[:_MOST_TEXT]
         shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
         turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
-        videos = _videos(context, read, number, len(sides))
-        for video in videos:
-            frames.update(range(video.first, video.first + len(video.times)))
+        with suppress(DecodeError):  # which is said of its text
+            for video in read_videos(record, len(sides), max_frames):
+                frames.update(range(video.first, video.first + len(video.times)))
+                shown["videos"].append(_strip(video, read))
         for at, (_, data) in enumerate(read.images):
             if at not in frames:
                 shown["images"][at]["original"] = show_file(data)
-        shown["videos"] = [_strip(video, read) for video in videos]
         if context.tokens is not None:
-            shown["tokens"] = _tokens(context, read, number, len(sides))
+            text = SampleText(read.caption, record, len(sides), max_frames)
+            shown["tokens"] = _tokens(context.tokens.kinds_of(one)[0], text, number)
     else:
         shown["error"] = shown["error"] or read
     if builder.images is not None and error is None:
@@ -129,9 +132,9 @@ def _sample(
     return shown
 
 
-def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
+def _read(context: BatchContext, one: Int64) -> SampleParts | str:
     """Return the members of a sample, or why they cannot be read; those of arrays are not there."""
-    rows = read_rows(context.dataset, job.samples[slot : slot + 1])
+    rows = read_rows(context.dataset, one)
     if context.arrays is not None and context.arrays.hold(rows.parts)[0]:
         return "stored as arrays: only what the model sees can be shown"
     members = wanted_members(rows.of_sample(0), int(rows.counts[0]))
@@ -143,18 +146,6 @@ def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
     except DatapipeError as error:
         return error.reason if isinstance(error, SampleError) else str(error)
     return parts
-
-
-def _max_frames(context: BatchContext, number: int) -> int | None:
-    part = int(context.dataset.kinds(np.array([number]))[0])
-    return context.dataset.parts[part].max_frames
-
-
-def _videos(context: BatchContext, read: SampleParts, number: int, images: int) -> list[Video]:
-    try:
-        return read_videos(read.record, images, _max_frames(context, number))
-    except DecodeError:  # which is said of its text
-        return []
 
 
 def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
@@ -173,21 +164,15 @@ def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
     return {"name": video.name, "duration": video.duration, "count": count, "frames": frames}
 
 
-def _tokens(
-    context: BatchContext, read: SampleParts, number: int, images: int
-) -> list[dict[str, Any]] | str:
+def _tokens(kind: TextKind, text: SampleText, number: int) -> list[dict[str, Any]] | str:
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
-    assert context.tokens is not None
-    kind = context.tokens.kinds_of(np.array([number]))[0]
     encoder, limit = kind.rule.encoder, kind.rule.limit
-    text = SampleText(read.caption, read.record, images, _max_frames(context, number))
     (encoded,) = encoder.encode([text])
     if isinstance(encoded, SampleError):
         return encoded.reason
-    runs = kind.image_runs(number - kind.first)
+    runs, frames = kind.image_runs(number - kind.first), kind.frames(number - kind.first)
     texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-    frames = kind.frames(number - kind.first)
-    return [show_tokens(encoder, text, runs, limit, frames) for text in texts]
+    return [show_tokens(encoder, each, runs, limit, frames) for each in texts]
 
 
 def _seen(facts: list[float], shape: Any) -> list[float]:

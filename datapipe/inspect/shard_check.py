@@ -22,9 +22,8 @@ from datapipe.index.tar.headers import BLOCK
 from datapipe.inspect.findings import FileFindings
 from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.member_table import MemberTable
-from datapipe.inspect.plain_headers import are_plain
-from datapipe.inspect.resync import ResyncScanner, header_size
 from datapipe.inspect.sources import OpenFile, read_failure
+from datapipe.inspect.tar_headers import ResyncScanner, are_plain, header_size
 from datapipe.pack.writers.ustar import END, member_header
 from datapipe.text.sample_text import parse_json, parse_text
 

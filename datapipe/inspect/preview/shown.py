@@ -14,7 +14,6 @@ from datapipe.array_types import Int64
 from datapipe.errors import DatapipeError, DecodeError, SampleError
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.inspect.preview.pictures import FRAME, show_file, show_values
-from datapipe.inspect.preview.tokens import show_tokens
 from datapipe.loader.batch.builder import Batch, BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
@@ -23,10 +22,18 @@ from datapipe.loader.batch.token_batch import TextKind
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.watch import Watch
 from datapipe.text.conversation import raw_turns
+from datapipe.text.encode import EncodedText, TextEncoder
 from datapipe.text.messages import SampleText
 from datapipe.text.sample_text import sample_text
+from datapipe.text.truncate import IGNORE, Expanded, expand
 from datapipe.text.videos import Video, is_kept, read_videos
 
+LEARNT, IMAGE, CUT, SPECIAL = 1, 2, 4, 8
+"""Bits of a piece: the model learns to write it; it stands for an image; truncation removed it; it
+is a token that no text spells."""
+
+_MOST_TOKENS = 4096  # tokens of a sample that are shown
+_JOINED = 6  # tokens that may make up one character
 _MOST_FRAMES = 32  # of a video
 _MOST_TEXT = 20_000  # characters of a text or record
 
@@ -166,13 +173,11 @@ def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
 
 def _tokens(kind: TextKind, text: SampleText, number: int) -> list[dict[str, Any]] | str:
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
-    encoder, limit = kind.rule.encoder, kind.rule.limit
-    (encoded,) = encoder.encode([text])
+    (encoded,) = kind.rule.encoder.encode([text])
     if isinstance(encoded, SampleError):
         return encoded.reason
-    runs, frames = kind.image_runs(number - kind.first), kind.frames(number - kind.first)
     texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-    return [show_tokens(encoder, each, runs, limit, frames) for each in texts]
+    return [_show_tokens(kind, each, number - kind.first) for each in texts]
 
 
 def _seen(facts: list[float], shape: Any) -> list[float]:
@@ -184,3 +189,53 @@ def _seen(facts: list[float], shape: Any) -> list[float]:
     down = sorted((at - top) / scale_y / height for at in (0, shape[2]))
     ends = (across[0], down[0], across[1], down[1])
     return [round(min(max(share, 0), 1), 4) for share in ends]
+
+
+def _show_tokens(kind: TextKind, encoded: EncodedText, sample: int) -> dict[str, Any]:
+    """Return the tokens of a text for the page; `sample` is its number in the dataset.
+
+    `pieces` are pairs of a text and its bits; the tokens of an image that stand together are one,
+    and its text is their number. `kept` is how many tokens batches have, of `total`.
+    """
+    encoder, limit = kind.rule.encoder, kind.rule.limit
+    images, frames = kind.image_runs(sample), kind.frames(sample)
+    whole = expand(encoded, images)
+    kept = expand(encoded, images, limit, encoder.image_wrap, frames, encoder.video_wrap)
+    return {
+        "pieces": _pieces(encoder, whole, len(kept.input_ids)),
+        "total": len(whole.input_ids),
+        "kept": len(kept.input_ids),
+        "learnt": int((kept.labels != IGNORE).sum()),
+        "images_cut": whole.images - kept.images,
+        "shown": min(len(whole.input_ids), _MOST_TOKENS),
+    }
+
+
+def _pieces(encoder: TextEncoder, text: Expanded, kept: int) -> list[tuple[str, int]]:
+    ids, labels = text.input_ids[:_MOST_TOKENS].tolist(), text.labels[:_MOST_TOKENS].tolist()
+    pieces: list[tuple[str, int]] = []
+    at = 0
+    while at < len(ids):
+        bits = CUT if at >= kept else 0
+        if ids[at] in (encoder.image_id, encoder.video_id):
+            end = len(ids) if bits else kept
+            stop = next((n for n in range(at, end) if ids[n] != ids[at]), end)
+            pieces.append((f"{stop - at:,}", bits | IMAGE))
+        else:
+            piece, special, stop = _spelt(encoder, ids, at)
+            bits |= (SPECIAL if special else 0) | (LEARNT if labels[at] != IGNORE else 0)
+            pieces.append((piece, bits))
+        at = stop
+    return pieces
+
+
+def _spelt(encoder: TextEncoder, ids: list[int], at: int) -> tuple[str, bool, int]:
+    """Return the text of a token, whether it is special, and the index of the next.
+
+    Tokens that share a character are one text.
+    """
+    for stop in range(at + 1, min(at + _JOINED, len(ids)) + 1):
+        text, special = encoder.spell(ids[at:stop])
+        if "\ufffd" not in text:
+            return text, special, stop
+    return *encoder.spell(ids[at : at + 1]), at + 1

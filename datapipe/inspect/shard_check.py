@@ -183,10 +183,8 @@ class MemberCheck:
             self.add(number, CUT_OFF if at < stop else OTHER_BYTES)
 
     def _decode(self, number: int, data: memoryview) -> None:
-        table = self.members
-        image, sizes = int(table.image[number]), table.image_sizes
-        size = sizes[image] if 0 <= image < len(sizes) else None
-        if problem := content_problem(member_kind(table.exts[number]), data, size):
+        kind, size = member_kind(self.members.exts[number]), self.members.image_sizes.get(number)
+        if problem := content_problem(kind, data, size):
             self.add(number, AS_PACKED + problem)
 
     def add(self, number: int, problem: str, **span: int) -> None:

@@ -96,18 +96,13 @@ def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> No
         print(json.dumps(report.to_dict()))
         return
     ranks = counted(report.world_size, "rank")
-    rows = _rows(report, _image_tokens(loader), asked=asked)
+    rules = [part.rule for part in loader.components().schedule.origin.parts]
+    known = {rule.spec.image_tokens for rule in rules if rule is not None}
+    rows = _rows(report, known.pop() if len(known) == 1 else None, asked=asked)
     print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", rows)
     if report.mixture is not None:
         _print_mixture(report.mixture)
     _print_histogram(report.summary.histogram)
-
-
-def _image_tokens(loader: Loader) -> object:
-    """Return the tokens of an image; None if there are no tokens, or datasets differ."""
-    rules = [part.rule for part in loader.components().schedule.origin.parts]
-    known = [rule.spec.image_tokens for rule in rules if rule is not None]
-    return known[0] if known and all(tokens == known[0] for tokens in known) else None
 
 
 def _print_mixture(mixture: MixturePlan) -> None:

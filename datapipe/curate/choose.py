@@ -83,7 +83,7 @@ def select_samples(
 def _where(source: Dataset, expression: str) -> Bools:
     where = parse_where(expression)
     columns = where_columns(source, where, {})
-    starts = range(0, len(source), SPAN)
+    starts = range(0, max(len(source), 1), SPAN)  # of tars without a sample, too
     spans = ((start, min(start + SPAN, len(source))) for start in starts)
     return np.concatenate([evaluate(where, source.columns, columns, *span) for span in spans])
 

@@ -159,7 +159,7 @@ def _copy(
 def _write(
     runs: Sequence[SampleRun], output: CopySpec, journal: Journal, count: InputCount
 ) -> None:
-    stores = list({id(run.store): run.store for run in runs}.values())
+    stores = list(dict.fromkeys(run.store for run in runs))
     size = parse_shard_size(output.shard_size)
     jobs = new_shards(runs, stores, size, count.number, len(journal.shards))
     left = sum(run.samples for run in runs) - count.number

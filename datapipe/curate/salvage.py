@@ -23,9 +23,9 @@ from datapipe.index.tar.indexer import scan_tar
 from datapipe.inspect.findings import FileFindings, Finding
 from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.member_table import read_members
-from datapipe.inspect.resync import ResyncScanner
 from datapipe.inspect.shard_check import MemberCheck, Tell, content_problem, has_name
 from datapipe.inspect.sources import OpenFile
+from datapipe.inspect.tar_headers import ResyncScanner
 from datapipe.text.sample_text import sample_text
 
 _FEW = 2  # samples of a shard that lack a kind of member, or 2 %

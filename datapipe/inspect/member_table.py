@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datapipe.array_types import Bools, Int64, UInt8, UInt32
+from datapipe.array_types import Int64, UInt8, UInt32
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns
 from datapipe.index.members import member_kind
@@ -72,15 +72,12 @@ class MemberTable:
         return np.argsort(self.offset, kind="stable")
 
     @cached_property
-    def image(self) -> Int64:
-        """Number of the image that each member is, -1 for other members: int64 [M]."""
-        is_image: Bools = np.array([member_kind(ext) == "image" for ext in self.exts], np.bool_)
-        return np.where(is_image, np.cumsum(is_image) - 1, -1)
-
-    @cached_property
-    def image_sizes(self) -> list[tuple[int, int]]:
+    def image_sizes(self) -> dict[int, tuple[int, int]]:
+        """Width and height of the members that are images, by number, as far as they are stated."""
+        images = [n for n, ext in enumerate(self.exts) if member_kind(ext) == "image"]
         sides = (pc.list_flatten(self.table[f"image_{name}"]) for name in ("width", "height"))
-        return list(zip(*(side.to_pylist() for side in sides), strict=True))
+        sizes = zip(*(side.to_pylist() for side in sides), strict=True)
+        return dict(zip(images, sizes, strict=False))
 
     def source(self, sample: int) -> str:
         """Return the raw input of a sample."""

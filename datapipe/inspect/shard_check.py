@@ -22,9 +22,8 @@ from datapipe.index.tar.headers import BLOCK
 from datapipe.inspect.findings import FileFindings
 from datapipe.inspect.located import DatasetFiles
 from datapipe.inspect.member_table import MemberTable
-from datapipe.inspect.plain_headers import are_plain
-from datapipe.inspect.resync import ResyncScanner, header_size
 from datapipe.inspect.sources import OpenFile, read_failure
+from datapipe.inspect.tar_headers import ResyncScanner, are_plain, header_size
 from datapipe.pack.writers.ustar import END, member_header
 from datapipe.text.sample_text import parse_json, parse_text
 
@@ -184,10 +183,8 @@ class MemberCheck:
             self.add(number, CUT_OFF if at < stop else OTHER_BYTES)
 
     def _decode(self, number: int, data: memoryview) -> None:
-        table = self.members
-        image, sizes = int(table.image[number]), table.image_sizes
-        size = sizes[image] if 0 <= image < len(sizes) else None
-        if problem := content_problem(member_kind(table.exts[number]), data, size):
+        kind, size = member_kind(self.members.exts[number]), self.members.image_sizes.get(number)
+        if problem := content_problem(kind, data, size):
             self.add(number, AS_PACKED + problem)
 
     def add(self, number: int, problem: str, **span: int) -> None:

@@ -225,6 +225,13 @@ def test_damaged_bytes_are_not_copied(shards, tmp_path):
     datapipe.select_samples(damaged, tmp_path / "some", where="shard != 1")
 
 
+def test_tars_without_a_sample_are_refused_under_a_filter_too(tmp_path, make_tar):
+    make_tar(tmp_path / "tars" / "0.tar", [("README", b"no sample")])
+    for options in ({}, {"where": "width > 3"}):
+        with pytest.raises(PackError, match="no samples are left to copy"):
+            datapipe.select_samples(tmp_path / "tars", tmp_path / "out", **options)
+
+
 def test_what_cannot_be_copied_is_refused_before_anything_is_written(
     shards, raw, tmp_path, contents, monkeypatch
 ):

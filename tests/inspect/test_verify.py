@@ -19,7 +19,7 @@ from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.record_fields import FieldFiles
 from datapipe.inspect import shard_check, shard_job
-from datapipe.inspect.plain_headers import are_plain
+from datapipe.inspect.tar_headers import are_plain
 from datapipe.pack.writers.ustar import BLOCK, MAX_NAME, member_header
 from tests.flipping import flip
 from tests.programs import python

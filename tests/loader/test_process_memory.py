@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from datapipe.loader.workers.ipc import dump_batch, load_batch, reduce_array
 from datapipe.loader.workers.process_steps import RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
-from datapipe.workers.messages import message
+from datapipe.workers.worker_handle import dump_factory
 
 MIB = 1 << 20
 
@@ -107,7 +107,7 @@ def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path):
     parts = {"map": column, "whole": np.asarray(column), "part": np.asarray(column)[1000:2000]}
     parts |= {"steps": column[::250_000], "own": np.arange(7)}
     reducers = {np.ndarray: reduce_array, np.memmap: reduce_array}
-    sent = message(0, 0, parts, reducers)
+    sent, _ = dump_factory(parts, reducers)
     assert len(sent.content) < 3000
     loaded = sent.value()
     assert all(np.array_equal(loaded[name], parts[name]) for name in parts)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import datapipe
-from datapipe.inspect.preview.tokens import IMAGE
+from datapipe.inspect.preview.shown import IMAGE
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..inspect.test_preview import content_of

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.errors import DatapipeError, DecodeError, SampleError
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.inspect.preview.pictures import FRAME, show_file, show_values
-from datapipe.inspect.preview.tokens import show_tokens
 from datapipe.loader.batch.builder import Batch, BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.sample_rows import read_rows
+from datapipe.loader.batch.token_batch import TextKind
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.stage_clock import Watch
 from datapipe.text.conversation import raw_turns
+from datapipe.text.encode import EncodedText, TextEncoder
 from datapipe.text.messages import SampleText
 from datapipe.text.sample_text import sample_text
+from datapipe.text.truncate import IGNORE, Expanded, expand
 from datapipe.text.videos import Video, is_kept, read_videos
 
+LEARNT, IMAGE, CUT, SPECIAL = 1, 2, 4, 8
+"""Bits of a piece: the model learns to write it; it stands for an image; truncation removed it; it
+is a token that no text spells."""
+
+_MOST_TOKENS = 4096  # tokens of a sample that are shown
+_JOINED = 6  # tokens that may make up one character
 _MOST_FRAMES = 32  # of a video
 _MOST_TEXT = 20_000  # characters of a text or record
 
@@ -78,15 +88,15 @@ def _described(value: Any) -> str:
 def _sample(
     context: BatchContext, job: StepJob, builder: BatchBuilder, batch: Batch, slot: int
 ) -> dict[str, Any]:
-    number = int(job.samples[slot])
+    one, number = job.samples[slot : slot + 1], int(job.samples[slot])
     columns, dataset = context.dataset.columns, context.dataset
     error = builder.errors.get(slot)
-    widths, heights, _ = columns.image_sides(job.samples[slot : slot + 1])
+    widths, heights, _ = columns.image_sides(one)
     sides = list(zip(widths.tolist(), heights.tolist(), strict=True))
     shown: dict[str, Any] = {
         "key": columns.key(number),
-        "source": columns.sources(job.samples[slot : slot + 1])[0],
-        "dataset": dataset.dataset_names(job.samples[slot : slot + 1])[0],
+        "source": columns.sources(one)[0],
+        "dataset": dataset.dataset_names(one)[0],
         "sample": number,
         "shard": context.shard_name(number),
         "valid": bool(job.share.valid[slot]) and error is None,
@@ -96,23 +106,24 @@ def _sample(
         "turns": 0,
     }
     frames: set[int] = set()  # images that are frames of a video
-    read = _read(context, job, slot)
+    read = _read(context, one)
     if isinstance(read, SampleParts):
-        record = read.record
-        text = sample_text(read.caption, record)
-        shown["text"] = text[:_MOST_TEXT]
+        record, max_frames = read.record, dataset.parts[int(dataset.kinds(one)[0])].max_frames
+        shown["text"] = sample_text(read.caption, record)[:_MOST_TEXT]
         shown["record"] = json.dumps(record, ensure_ascii=False, indent=1)[:_MOST_TEXT]
         turns = raw_turns(record) if isinstance(record, Mapping) else None
         shown["turns"] = len(turns) if turns else 1
-        videos = _videos(context, read, number, len(sides)) if read.images else []
-        for video in videos:
-            frames.update(range(video.first, video.first + len(video.times)))
+        with suppress(DecodeError):  # which is said of its text
+            videos = read_videos(record, len(sides), max_frames) if read.images else ()
+            for video in videos:
+                frames.update(range(video.first, video.first + len(video.times)))
+                shown["videos"].append(_strip(video, read))
         for at, (_, data) in enumerate(read.images):
             if at not in frames:
                 shown["images"][at]["original"] = show_file(data)
-        shown["videos"] = [_strip(video, read) for video in videos]
         if context.tokens is not None:
-            shown["tokens"] = _tokens(context, read, number, len(sides))
+            text = SampleText(read.caption, record, len(sides), max_frames)
+            shown["tokens"] = _tokens(context.tokens.kinds_of(one)[0], text, number)
     else:
         shown["error"] = shown["error"] or read
     if builder.images is not None and error is None:
@@ -129,9 +140,9 @@ def _sample(
     return shown
 
 
-def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
+def _read(context: BatchContext, one: Int64) -> SampleParts | str:
     """Return the members of a sample, or why they cannot be read; arrays hold no encoded images."""
-    rows = read_rows(context.dataset, job.samples[slot : slot + 1])
+    rows = read_rows(context.dataset, one)
     decoded = context.arrays is not None and context.arrays.hold(rows.parts)[0]
     members = wanted_members(rows.of_sample(0), 0 if decoded else int(rows.counts[0]))
     parts = SampleParts()
@@ -142,18 +153,6 @@ def _read(context: BatchContext, job: StepJob, slot: int) -> SampleParts | str:
     except DatapipeError as error:
         return error.reason if isinstance(error, SampleError) else str(error)
     return parts
-
-
-def _max_frames(context: BatchContext, number: int) -> int | None:
-    part = int(context.dataset.kinds(np.array([number]))[0])
-    return context.dataset.parts[part].max_frames
-
-
-def _videos(context: BatchContext, read: SampleParts, number: int, images: int) -> list[Video]:
-    try:
-        return read_videos(read.record, images, _max_frames(context, number))
-    except DecodeError:  # which is said of its text
-        return []
 
 
 def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
@@ -172,21 +171,13 @@ def _strip(video: Video, read: SampleParts) -> dict[str, Any]:
     return {"name": video.name, "duration": video.duration, "count": count, "frames": frames}
 
 
-def _tokens(
-    context: BatchContext, read: SampleParts, number: int, images: int
-) -> list[dict[str, Any]] | str:
+def _tokens(kind: TextKind, text: SampleText, number: int) -> list[dict[str, Any]] | str:
     """Return the tokens of a sample, of a preference pair those of both answers; or an error."""
-    assert context.tokens is not None
-    kind = context.tokens.kinds_of(np.array([number]))[0]
-    encoder, limit = kind.rule.encoder, kind.rule.limit
-    text = SampleText(read.caption, read.record, images, _max_frames(context, number))
-    (encoded,) = encoder.encode([text])
+    (encoded,) = kind.rule.encoder.encode([text])
     if isinstance(encoded, SampleError):
         return encoded.reason
-    runs = kind.image_runs(number - kind.first)
     texts = [encoded] if encoded.rejected is None else [encoded, encoded.rejected]
-    frames = kind.frames(number - kind.first)
-    return [show_tokens(encoder, text, runs, limit, frames) for text in texts]
+    return [_show_tokens(kind, each, number - kind.first) for each in texts]
 
 
 def _seen(facts: list[float], shape: Any) -> list[float]:
@@ -198,3 +189,53 @@ def _seen(facts: list[float], shape: Any) -> list[float]:
     down = sorted((at - top) / scale_y / height for at in (0, shape[2]))
     ends = (across[0], down[0], across[1], down[1])
     return [round(min(max(share, 0), 1), 4) for share in ends]
+
+
+def _show_tokens(kind: TextKind, encoded: EncodedText, sample: int) -> dict[str, Any]:
+    """Return the tokens of a text for the page; `sample` is its number in the dataset.
+
+    `pieces` are pairs of a text and its bits; the tokens of an image that stand together are one,
+    and its text is their number. `kept` is how many tokens batches have, of `total`.
+    """
+    encoder, limit = kind.rule.encoder, kind.rule.limit
+    images, frames = kind.image_runs(sample), kind.frames(sample)
+    whole = expand(encoded, images)
+    kept = expand(encoded, images, limit, encoder.image_wrap, frames, encoder.video_wrap)
+    return {
+        "pieces": _pieces(encoder, whole, len(kept.input_ids)),
+        "total": len(whole.input_ids),
+        "kept": len(kept.input_ids),
+        "learnt": int((kept.labels != IGNORE).sum()),
+        "images_cut": whole.images - kept.images,
+        "shown": min(len(whole.input_ids), _MOST_TOKENS),
+    }
+
+
+def _pieces(encoder: TextEncoder, text: Expanded, kept: int) -> list[tuple[str, int]]:
+    ids, labels = text.input_ids[:_MOST_TOKENS].tolist(), text.labels[:_MOST_TOKENS].tolist()
+    pieces: list[tuple[str, int]] = []
+    at = 0
+    while at < len(ids):
+        bits = CUT if at >= kept else 0
+        if ids[at] in (encoder.image_id, encoder.video_id):
+            end = len(ids) if bits else kept
+            stop = next((n for n in range(at, end) if ids[n] != ids[at]), end)
+            pieces.append((f"{stop - at:,}", bits | IMAGE))
+        else:
+            piece, special, stop = _spelt(encoder, ids, at)
+            bits |= (SPECIAL if special else 0) | (LEARNT if labels[at] != IGNORE else 0)
+            pieces.append((piece, bits))
+        at = stop
+    return pieces
+
+
+def _spelt(encoder: TextEncoder, ids: list[int], at: int) -> tuple[str, bool, int]:
+    """Return the text of a token, whether it is special, and the index of the next.
+
+    Tokens that share a character are one text.
+    """
+    for stop in range(at + 1, min(at + _JOINED, len(ids)) + 1):
+        text, special = encoder.spell(ids[at:stop])
+        if "\ufffd" not in text:
+            return text, special, stop
+    return *encoder.spell(ids[at : at + 1]), at + 1

@@ -223,15 +223,11 @@ def _field_map(
         )
     if image is not None and (fields.images or fields.imageless):
         raise PackError("--map says what the images are, so leave out --image-column")
-    missing = [
-        source
-        for source in fields.sources
-        if source.fields and not any(name in held for name in source.fields)
-    ]
-    if missing:
-        raise PackError(
-            f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed(held)}"
-        )
+    for source in fields.sources:
+        if source.fields and not any(name in held for name in source.fields):
+            raise PackError(
+                f"--map {str(source)!r}: {raw} has no such field; it has {listed(held)}"
+            )
     if fields.videos and not options.videos:
         raise PackError(f"--map 'video={fields.videos[0]}' needs {VIDEO_REMEDY}")
     if fields.images or fields.imageless:

@@ -278,20 +278,15 @@ def _caption(table: TableColumns) -> FieldMap | None:
 def _check_caption(table: TableColumns, caption: str, others: Sequence[str]) -> None:
     """Refuse a caption that another column may call false, or that is a question."""
     columns = table.columns
-    verdicts = [  # a `label` may be a class too, so it counts where both 0 and 1 were seen
-        name
-        for name, values in columns.items()
-        if name.lower() in _VERDICT
-        and values
-        and all(value in (0, 1) for value in values)
-        and (name.lower() not in _LABELS or 0 in values)
-    ]
-    if verdicts:
-        raise table.refusal(
-            f"the column {verdicts[0]!r} is 0 or 1 and may say whether the text in {caption!r} is "
-            "true; a model would learn the false ones too. Leave these rows out, or, if it means "
-            f"something else, take the text with --text-column {caption!r}"
-        )
+    for name, found in columns.items():
+        is_verdict = name.lower() in _VERDICT and found and all(value in (0, 1) for value in found)
+        # A `label` may be a class too, so it counts where both 0 and 1 were seen.
+        if is_verdict and (name.lower() not in _LABELS or 0 in found):
+            raise table.refusal(
+                f"the column {name!r} is 0 or 1 and may say whether the text in {caption!r} is "
+                "true; a model would learn the false ones too. Leave these rows out, or, if it "
+                f"means something else, take the text with --text-column {caption!r}"
+            )
     values = [value for value in columns[caption] if isinstance(value, str)]
     asked = sum("?" in value for value in values) * 2 > len(values)
     asked = asked or any(name.lower() == "question_id" for name in columns)

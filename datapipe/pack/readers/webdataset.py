@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from pathlib import Path
+from posixpath import basename, dirname
 from shlex import quote
 
 from datapipe.errors import PackError
@@ -80,21 +81,15 @@ def _names(text: bytes) -> set[bytes]:
 
 def _parallel_to(alone: Sequence[Group], texts: Iterable[Group]) -> str:
     """Return a text whose name is that of an image in another folder, if most images have one."""
-    folders: dict[str, str] = {}
+    named: dict[str, str] = {}
     for group in texts:
-        folder, _, name = group.key.rpartition("/")
-        folders.setdefault(name, folder)
-    found = []
-    for group in alone:
-        folder, _, name = group.key.rpartition("/")
-        if folders.get(name, folder) != folder:
-            found.append((group, folders[name]))
+        named.setdefault(basename(group.key), group.key)
+    pairs = ((group.key, named.get(basename(group.key), group.key)) for group in alone)
+    found = [(image, text) for image, text in pairs if dirname(image) != dirname(text)]
     if 2 * len(found) <= len(alone):
         return ""
-    group, folder = found[0]
-    name = group.key.rpartition("/")[2]
-    text = f"{folder}/{name}" if folder else name
-    return f"their names in another folder ({printable(group.key)} and {printable(text)})"
+    image, text = found[0]
+    return f"their names in another folder ({printable(image)} and {printable(text)})"
 
 
 def _kind(member: TarMember) -> str:

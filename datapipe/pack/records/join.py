@@ -75,13 +75,12 @@ class Join:
                     except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
             for source, text in texts:
-                try:
-                    if isinstance(text, Reject):
-                        yield source, text
-                    else:
-                        yield source, self.merged(self._image(text, index, kept), text)
-                except SampleError as error:
-                    yield source, rejected(source, error)
+                if not isinstance(text, Reject):
+                    try:
+                        text = self.merged(self._image(text, index, kept), text)
+                    except SampleError as error:
+                        text = rejected(source, error)
+                yield source, text
             unused = NamedCounts()
             for id in index.unclaimed():
                 unused.add(f"whose `{self.image_key}` no text has", id)

@@ -48,19 +48,13 @@ _USER = (
     *("questions", "question_string", "question_text"),
     *("user", "human", "request", "q"),
 )
-# Columns of one line hold the same answer in several forms; the first that is there is taken.
+# Columns of one tuple hold the same answer in several forms; the first that is there is taken.
 _ASSISTANT = (
     ("multiple_choice_answer", "answer", "answers", "direct_answers", "gt_answer"),
     ("response",),
     ("output", "outputs"),
-    ("completion",),
-    ("suffix",),
-    ("solution",),
-    ("reply",),
-    ("assistant",),
-    ("gpt",),
-    ("target",),
-    ("a",),
+    *((name,) for name in ("completion", "suffix", "solution", "reply", "assistant", "gpt")),
+    *((name,) for name in ("target", "a")),
 )
 _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself

@@ -151,7 +151,7 @@ class TableReader:
         columns = sample_columns(records)
         if join is not None:
             columns = join.merged(sample_columns(join.images), columns)
-        fields = _field_map(survey.raw, records, columns, options)
+        fields = _field_map(records, columns, options)
         return ImageTable(records, _named_classes(fields, records, options), join)
 
     def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
@@ -207,14 +207,14 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(
-    raw: Path, records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
+    records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
 ) -> FieldMap:
-    files, held = records.parts()[0].images, columns
+    raw, files, held = records.raw, records.parts()[0].images, columns
     if options.videos:
         columns = without_videos(columns)
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text, files=files)
+        return infer(columns, raw, options, files)
     fields = parse_map(options.map)
     if text is not None:
         raise PackError(
@@ -236,7 +236,7 @@ def _field_map(
     others = {name: values for name, values in columns.items() if values and name not in texts}
     if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
         return fields
-    images = image_sources(others, raw, options.notes, image=image, files=files)
+    images = image_sources(others, raw, options, files)
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(

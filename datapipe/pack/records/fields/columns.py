@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.notes import Notes
+from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.records.fields import known_texts
 from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
@@ -69,22 +69,15 @@ _PROBES = 5
 _MOST_ALONE = 3  # columns of images in a table that has no others
 
 
-def infer(
-    columns: Columns,
-    raw: Path,
-    notes: Notes,
-    *,
-    image: str | None = None,
-    text: str | None = None,
-    files: Images | None = None,
-) -> FieldMap:
+def infer(columns: Columns, raw: Path, options: ReadOptions, files: Images) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
-    `columns` are those of the first records. `raw` is what the table is called in messages.
-    `image` and `text` are the sources that a user named; "" for none. `files` says where the
-    images are that columns name. PackError if no column or several could be meant.
+    `columns` are those of the first records. `raw` is what the table is called in messages. Of
+    `options`, those that name columns and the notes are used. `files` says where the images are
+    that columns name. PackError if no column or several could be meant.
     """
-    images = image_sources(columns, raw, notes, image=image, files=files)
+    image, text, notes = options.image_column, options.text_column, options.notes
+    images = image_sources(columns, raw, options, files)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -115,16 +108,11 @@ def infer(
 
 
 def image_sources(
-    columns: Columns,
-    raw: Path,
-    notes: Notes,
-    *,
-    image: str | None = None,
-    files: Images | None = None,
+    columns: Columns, raw: Path, options: ReadOptions, files: Images
 ) -> tuple[FieldSource, ...]:
     """Return the sources of a table's images, as `infer` takes them; PackError if none is plain."""
-    if image is not None:
-        return _named("--image-column", image, columns, raw)
+    if options.image_column is not None:
+        return _named("--image-column", options.image_column, columns, raw)
     names = image_columns(columns, files)
     if not are_numbered(names):
         table = TableColumns(raw=raw, columns=columns, images=names)
@@ -135,7 +123,7 @@ def image_sources(
             f"'{table.map(*caption)}'"
         )
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
-        notes.decide(f"images are named without their extension: taken from {template}")
+        options.notes.decide(f"images are named without their extension: taken from {template}")
         return (parse_source(template),)
     return tuple(map(field_source, names))
 

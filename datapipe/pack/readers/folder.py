@@ -256,7 +256,9 @@ class _Samples:
                 continue
             if text.reports:
                 has_image = stem in stems | images_elsewhere
-                yield from self._left_over(text.folder, above, name, has_image, parallel=True)
+                yield from self._left_over(
+                    text.folder, name, has_image, labels=False, parallel=True
+                )
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
@@ -280,20 +282,15 @@ class _Samples:
                         self._notes.count(second.label, _SECOND.format(taken))
                     yield sample
             elif stem not in stems or name not in sidecars.get(stem, {}).values():
-                yield from self._left_over(folder.path, below, name, stem in stems, labels=labels)
+                yield from self._left_over(
+                    folder.path, name, stem in stems, labels=labels, parallel=False
+                )
 
     def _left_over(
-        self,
-        folder: str,
-        below: str,
-        name: str,
-        has_image: bool,
-        *,
-        labels: bool = False,
-        parallel: bool = False,
+        self, folder: str, name: str, has_image: bool, *, labels: bool, parallel: bool
     ) -> Iterator[Reject]:
         """Yield the reject of a file that no sample has, unless it is noted as no data."""
-        tree, source = self._tree, below + name
+        tree, source = self._tree, self._tree.below(folder) + name
         if not tree.matches(source) and (tree.of_images or parallel_folders.is_text(name)):
             if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")

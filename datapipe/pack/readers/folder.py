@@ -19,6 +19,7 @@ from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extensi
 from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.raw_sample import (
     Blob,
+    Input,
     RawSample,
     ReadOptions,
     Reject,
@@ -69,7 +70,7 @@ class FolderReader:
             number += sum(source.takes_image(folder.below + name) for name in images)
         return number
 
-    def read(self, source: ImageTree, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: ImageTree, options: ReadOptions) -> Iterator[Input]:
         samples = _Samples(source, options.notes)
         for folder in source.walk():
             for name in folder.circular:
@@ -182,7 +183,7 @@ class _Samples:
         self.have_text = False  # whether an image has a text
         self.textless: dict[str, None] = {}  # names of the first folders of images before one has
 
-    def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
+    def read_folder(self, folder: TreeFolder) -> Iterator[Input]:
         texts = self._tree.parallel.texts_of(folder.path)
         for text in texts:
             if text.kind == "taken":
@@ -224,7 +225,7 @@ class _Samples:
     # Paths are strings here: building a `Path` costs more than all else that is done for a file.
     def _read_group(
         self, folder: TreeFolder, group: parallel_folders.FileGroup, labels: bool
-    ) -> Iterator[RawSample | Reject]:
+    ) -> Iterator[Input]:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
         tree, below = self._tree, folder.below

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import Input, RawSample, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat, is_preference
@@ -157,7 +157,7 @@ class TableReader:
     def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
         return source.records.estimate()
 
-    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[Input]:
         for part in source.records.parts():
             images = part.images if source.join else _images(part, source.fields, options)
 

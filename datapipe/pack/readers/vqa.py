@@ -26,7 +26,7 @@ from typing import Any
 
 from datapipe.errors import MissingMember, PackError
 from datapipe.pack.input.disk_join import disk_join, identity
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import Input, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.images.roots import PROBED, Images, Spelled, find_images, spelled
@@ -118,7 +118,7 @@ class VqaReader:
     def estimate(self, source: Questions, options: ReadOptions) -> int | None:
         return None
 
-    def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Questions, options: ReadOptions) -> Iterator[Input]:
         file, annotations, images = source
         return samples_of(_entries(file, annotations, options), images, options)
 

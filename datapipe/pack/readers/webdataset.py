@@ -19,7 +19,7 @@ from datapipe.pack.input.archives import is_part, unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper, kind_of_name
 from datapipe.pack.input.file_starts import are_names_alone
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import Input, ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import img2dataset
 from datapipe.text.sample_text import TEXT_EXTENSIONS
@@ -146,7 +146,7 @@ class WebDatasetReader:
         total = sum(path.stat().st_size for path in shards)
         return round(samples * total / max(shards[0].stat().st_size, 1))
 
-    def read(self, source: Tars, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Tars, options: ReadOptions) -> Iterator[Input]:
         check_ends(source.shards)
         again: list[str] = []
         ignore = parse_ignore(options.ignore)

@@ -76,7 +76,7 @@ def _unpack_preference(record: Record) -> tuple[list[Any], Record]:
 
 def is_chat(record: Record) -> bool:
     """Return whether a record has a list of messages."""
-    return _field(record) is not None
+    return _field(record) is not None or _is_gemini(record)
 
 
 def _unpack_cauldron(record: Record) -> tuple[list[Any], Record]:
@@ -89,8 +89,7 @@ def _unpack_chat(record: Record) -> tuple[list[Any], Record]:
     if _is_gemini(record):
         record = _as_messages(record)
     elif _alternates(record):
-        roles = cycle(("user", "assistant"))
-        said = zip(roles, record["messages"], strict=False)
+        said = zip(cycle(("user", "assistant")), record["messages"], strict=False)
         record = {**record, "messages": [{"role": role, "content": text} for role, text in said]}
     return unpack_turns(record, _field(record) or "messages")
 
@@ -110,8 +109,6 @@ def _alternates(record: Record) -> bool:
 def _field(record: Record) -> str | None:
     if isinstance(record.get("messages"), list):
         return "messages"
-    if _is_gemini(record):
-        return _GEMINI
     return next((name for name in _FIELDS if read_turns(record.get(name))), None)
 
 

@@ -19,6 +19,7 @@ from datapipe.pack.input.file_kinds import is_paper, kind_of_name, split_extensi
 from datapipe.pack.input.file_starts import are_labels, are_names_alone, seems_records, start_of
 from datapipe.pack.input.raw_sample import (
     Blob,
+    Input,
     RawSample,
     ReadOptions,
     Reject,
@@ -69,7 +70,7 @@ class FolderReader:
             number += sum(source.takes_image(folder.below + name) for name in images)
         return number
 
-    def read(self, source: ImageTree, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: ImageTree, options: ReadOptions) -> Iterator[Input]:
         samples = _Samples(source, options.notes)
         for folder in source.walk():
             for name in folder.circular:
@@ -182,7 +183,7 @@ class _Samples:
         self.have_text = False  # whether an image has a text
         self.textless: dict[str, None] = {}  # names of the first folders of images before one has
 
-    def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
+    def read_folder(self, folder: TreeFolder) -> Iterator[Input]:
         texts = self._tree.parallel.texts_of(folder.path)
         for text in texts:
             if text.kind == "taken":
@@ -224,7 +225,7 @@ class _Samples:
     # Paths are strings here: building a `Path` costs more than all else that is done for a file.
     def _read_group(
         self, folder: TreeFolder, group: parallel_folders.FileGroup, labels: bool
-    ) -> Iterator[RawSample | Reject]:
+    ) -> Iterator[Input]:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
         tree, below = self._tree, folder.below
@@ -256,7 +257,9 @@ class _Samples:
                 continue
             if text.reports:
                 has_image = stem in stems | images_elsewhere
-                yield from self._left_over(text.folder, above, name, has_image, parallel=True)
+                yield from self._left_over(
+                    text.folder, name, has_image, labels=False, parallel=True
+                )
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
@@ -280,20 +283,15 @@ class _Samples:
                         self._notes.count(second.label, _SECOND.format(taken))
                     yield sample
             elif stem not in stems or name not in sidecars.get(stem, {}).values():
-                yield from self._left_over(folder.path, below, name, stem in stems, labels=labels)
+                yield from self._left_over(
+                    folder.path, name, stem in stems, labels=labels, parallel=False
+                )
 
     def _left_over(
-        self,
-        folder: str,
-        below: str,
-        name: str,
-        has_image: bool,
-        *,
-        labels: bool = False,
-        parallel: bool = False,
+        self, folder: str, name: str, has_image: bool, *, labels: bool, parallel: bool
     ) -> Iterator[Reject]:
         """Yield the reject of a file that no sample has, unless it is noted as no data."""
-        tree, source = self._tree, below + name
+        tree, source = self._tree, self._tree.below(folder) + name
         if not tree.matches(source) and (tree.of_images or parallel_folders.is_text(name)):
             if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")

@@ -19,7 +19,7 @@ from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.file_starts import start_of
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
-from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, Input, ReadOptions, Reject, printable
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
@@ -73,7 +73,7 @@ class Img2DatasetReader:
                     return count_rows(shard.table) * len(source.shards)
         return None
 
-    def read(self, source: Download, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Download, options: ReadOptions) -> Iterator[Input]:
         for shard in source.shards:
             yield from _read_shard(source.survey, shard, options)
         for name in source.others:
@@ -117,9 +117,7 @@ def _is_number(stem: str) -> bool:
     return stem.isascii() and stem.isdecimal()
 
 
-def _read_shard(
-    survey: Survey, shard: DownloadedShard, options: ReadOptions
-) -> Iterator[RawSample | Reject]:
+def _read_shard(survey: Survey, shard: DownloadedShard, options: ReadOptions) -> Iterator[Input]:
     if shard.tar and shard.folder:
         raise PackError(
             f"{shard.tar} and {shard.folder} are the same shard; move one of them elsewhere"
@@ -240,9 +238,7 @@ def _read_folder(
     return [(k, f"{folder.name}/{printable(k)}", held) for k, held in members.items()], rejects
 
 
-def _sample(
-    source: str, members: _Members, row: _Row | None, options: ReadOptions
-) -> RawSample | Reject:
+def _sample(source: str, members: _Members, row: _Row | None, options: ReadOptions) -> Input:
     sample = sample_of_members(source, members, options.notes, videos=options.videos)
     if isinstance(sample, Reject):
         return sample

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import Input, RawSample, ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat, is_preference
@@ -151,13 +151,13 @@ class TableReader:
         columns = sample_columns(records)
         if join is not None:
             columns = join.merged(sample_columns(join.images), columns)
-        fields = _field_map(survey.raw, records, columns, options)
+        fields = _field_map(records, columns, options)
         return ImageTable(records, _named_classes(fields, records, options), join)
 
     def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
         return source.records.estimate()
 
-    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[Input]:
         for part in source.records.parts():
             images = part.images if source.join else _images(part, source.fields, options)
 
@@ -207,14 +207,14 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(
-    raw: Path, records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
+    records: RecordFiles, columns: dict[str, list[Any]], options: ReadOptions
 ) -> FieldMap:
-    files, held = records.parts()[0].images, columns
+    raw, files, held = records.raw, records.parts()[0].images, columns
     if options.videos:
         columns = without_videos(columns)
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text, files=files)
+        return infer(columns, raw, options, files)
     fields = parse_map(options.map)
     if text is not None:
         raise PackError(
@@ -223,15 +223,11 @@ def _field_map(
         )
     if image is not None and (fields.images or fields.imageless):
         raise PackError("--map says what the images are, so leave out --image-column")
-    missing = [
-        source
-        for source in fields.sources
-        if source.fields and not any(name in held for name in source.fields)
-    ]
-    if missing:
-        raise PackError(
-            f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed(held)}"
-        )
+    for source in fields.sources:
+        if source.fields and not any(name in held for name in source.fields):
+            raise PackError(
+                f"--map {str(source)!r}: {raw} has no such field; it has {listed(held)}"
+            )
     if fields.videos and not options.videos:
         raise PackError(f"--map 'video={fields.videos[0]}' needs {VIDEO_REMEDY}")
     if fields.images or fields.imageless:
@@ -240,7 +236,7 @@ def _field_map(
     others = {name: values for name, values in columns.items() if values and name not in texts}
     if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
         return fields
-    images = image_sources(others, raw, options.notes, image=image, files=files)
+    images = image_sources(others, raw, options, files)
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(

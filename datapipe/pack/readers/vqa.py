@@ -26,7 +26,7 @@ from typing import Any
 
 from datapipe.errors import MissingMember, PackError
 from datapipe.pack.input.disk_join import disk_join, identity
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import Input, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.images.roots import PROBED, Images, Spelled, find_images, spelled
@@ -67,11 +67,6 @@ class QuestionFile:
     # `data_type`, `subtype`: what VQA says of its images, such as "mscoco" and "val2014"; may be ""
     data_type: str
     subtype: str
-
-    def questions(self) -> Iterator[tuple[int, Any, str]]:
-        """Yield number, value and name of the questions; the name is "" in an array."""
-        for number, (name, value) in enumerate(_questions(self.path, self.array)):
-            yield number, value, name
 
     def source(self, number: int, name: str = "") -> str:
         path = printable(self.path.name)
@@ -123,7 +118,7 @@ class VqaReader:
     def estimate(self, source: Questions, options: ReadOptions) -> int | None:
         return None
 
-    def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Questions, options: ReadOptions) -> Iterator[Input]:
         file, annotations, images = source
         return samples_of(_entries(file, annotations, options), images, options)
 
@@ -139,7 +134,8 @@ def _entries(
 
     options.notes.decide("all questions about an image are one sample, a turn each")
     with disk_join(options.scratch, "question", "answer") as (questions, answers):
-        questions.load(parsed_entries(file.questions(), _question))
+        entries = ((n, *entry) for n, entry in enumerate(_questions(file.path, file.array)))
+        questions.load(parsed_entries(entries, _question))
         if annotations is not None:
             options.notes.use(annotations)
             options.notes.decide(f"answers are read from {printable(annotations.name)}")
@@ -178,7 +174,7 @@ def _entries(
 
 
 def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
-    questions = [value for _, value, _ in islice(file.questions(), _FIRST)]
+    questions = [value for value, _ in islice(_questions(file.path, file.array), _FIRST)]
     found = dict.fromkeys(
         str(value[field])
         for value in questions
@@ -263,7 +259,7 @@ def _sniff(path: Path) -> QuestionFile | None:
     for array in _LAYOUTS:
         with suppress(OSError):
             most = 1 if array == _OF_IMAGES else _MOST
-            first = [value for _, value in first_entries(_questions(path, array, LOOK), 1 + most)]
+            first = [value for value, _ in first_entries(_questions(path, array, LOOK), 1 + most)]
             if first and _is_question(first[0]):
                 answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
                 members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
@@ -271,14 +267,15 @@ def _sniff(path: Path) -> QuestionFile | None:
     return None
 
 
-def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[str, Any]]:
-    """Yield the name and the value of the questions of a file, as far as `most` bytes hold them."""
+def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[Any, str]]:
+    """Yield the questions of a file, each with its name in an object, as far as in `most` bytes."""
     if array != _OF_IMAGES:
         if array:
             for _, _, question in read_member_arrays(path, {array}, most=most):
-                yield "", question
+                yield question, ""
         else:
-            yield from read_members(path, most=most)
+            for name, question in read_members(path, most=most):
+                yield question, name
         return
     with path.open("rb") as file:
         if not file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -288,7 +285,7 @@ def _questions(path: Path, array: str, most: int | None = None) -> Generator[tup
             questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
             # What is no such image is yielded as None, and rejected.
             for question in questions if isinstance(questions, list) else [None]:
-                yield "", question
+                yield question, ""
 
 
 def _is_question(entry: Any) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from pathlib import Path
+from posixpath import basename, dirname
 from shlex import quote
 
 from datapipe.errors import PackError
@@ -18,7 +19,7 @@ from datapipe.pack.input.archives import is_part, unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper, kind_of_name
 from datapipe.pack.input.file_starts import are_names_alone
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.raw_sample import Input, ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import img2dataset
 from datapipe.text.sample_text import TEXT_EXTENSIONS
@@ -80,21 +81,15 @@ def _names(text: bytes) -> set[bytes]:
 
 def _parallel_to(alone: Sequence[Group], texts: Iterable[Group]) -> str:
     """Return a text whose name is that of an image in another folder, if most images have one."""
-    folders: dict[str, str] = {}
+    named: dict[str, str] = {}
     for group in texts:
-        folder, _, name = group.key.rpartition("/")
-        folders.setdefault(name, folder)
-    found = []
-    for group in alone:
-        folder, _, name = group.key.rpartition("/")
-        if folders.get(name, folder) != folder:
-            found.append((group, folders[name]))
+        named.setdefault(basename(group.key), group.key)
+    pairs = ((group.key, named.get(basename(group.key), group.key)) for group in alone)
+    found = [(image, text) for image, text in pairs if dirname(image) != dirname(text)]
     if 2 * len(found) <= len(alone):
         return ""
-    group, folder = found[0]
-    name = group.key.rpartition("/")[2]
-    text = f"{folder}/{name}" if folder else name
-    return f"their names in another folder ({printable(group.key)} and {printable(text)})"
+    image, text = found[0]
+    return f"their names in another folder ({printable(image)} and {printable(text)})"
 
 
 def _kind(member: TarMember) -> str:
@@ -151,7 +146,7 @@ class WebDatasetReader:
         total = sum(path.stat().st_size for path in shards)
         return round(samples * total / max(shards[0].stat().st_size, 1))
 
-    def read(self, source: Tars, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Tars, options: ReadOptions) -> Iterator[Input]:
         check_ends(source.shards)
         again: list[str] = []
         ignore = parse_ignore(options.ignore)

@@ -11,7 +11,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -75,13 +75,12 @@ class Join:
                     except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
             for source, text in texts:
-                try:
-                    if isinstance(text, Reject):
-                        yield source, text
-                    else:
-                        yield source, self.merged(self._image(text, index, kept), text)
-                except SampleError as error:
-                    yield source, rejected(source, error)
+                if not isinstance(text, Reject):
+                    try:
+                        text = self.merged(self._image(text, index, kept), text)
+                    except SampleError as error:
+                        text = rejected(source, error)
+                yield source, text
             unused = NamedCounts()
             for id in index.unclaimed():
                 unused.add(f"whose `{self.image_key}` no text has", id)
@@ -173,9 +172,9 @@ def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:
                 f"--join {given!r}: no file of {what} here has the column {key!r} "
                 f"(found: {'; '.join(islice(seen, 5)) or survey.describe()})"
             )
-    require_one(raw, options, texts, [])
+    require_one(raw, options.include, texts)
     for group, _ in images:
-        require_one(raw, replace(options, include=None), [group], [])
+        require_one(raw, None, [group])
     rows = with_images(raw, options, [group for group, _ in images])
     columns = tuple(dict.fromkeys(name for _, names in images for name in names))
     join = Join(text_key=text_key, image_key=image_key, images=rows, columns=columns)

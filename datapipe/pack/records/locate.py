@@ -6,7 +6,7 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, product
@@ -97,18 +97,18 @@ def name_below(raw: Path, path: Path) -> str:
 
 
 def require_one(
-    raw: Path, options: ReadOptions, groups: list[RecordGroup], others: list[str]
+    raw: Path, include: str | None, groups: list[RecordGroup], others: Sequence[str] = ()
 ) -> None:
     """Refuse files that are not plainly one dataset.
 
     `groups` are files whose records fit, `others` descriptions of those that do not.
     """
-    if options.include is not None and others:
+    if include is not None and others:
         raise PackError(
-            f"--include {options.include!r} also takes files of another kind "
+            f"--include {include!r} also takes files of another kind "
             f"({'; '.join(others[:3])}); narrow it"
         )
-    if options.include is None and len(groups) > 1:
+    if include is None and len(groups) > 1:
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
         first = next((g for g in groups if "train" in g.pattern.lower()), groups[0])
@@ -122,7 +122,7 @@ def require_one(
             f"or choose one with --include {first.pattern!r}"
             + (join_hint(*(group.files[0] for group in groups)) if len(groups) == 2 else "")
         )
-    for group in groups if options.include is None else ():
+    for group in groups if include is None else ():
         if group.total is not None and len(group.files) < group.total:
             raise PackError(
                 f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are "

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import (
+    Input,
     RawImage,
     RawInput,
     RawRecord,
@@ -98,7 +99,7 @@ def _sample_of(
     record: Record | JsonText,
 ) -> RecordSample:
     """Return the sample of a record that a reader unpacks, here or in a worker."""
-    sample: RawSample | Reject
+    sample: Input
     unused: list[tuple[str, str]] = []  # those of a record that is refused count too
     try:
         if isinstance(record, JsonText):
@@ -122,7 +123,7 @@ def _sample_of(
 
 def each_record(
     records: Iterable[tuple[str, T | Reject]], samples: Callable[[str, T], Iterable[RawSample]]
-) -> Iterator[RawSample | Reject]:
+) -> Iterator[Input]:
     """Yield the samples of each source and record; records that are refused as rejects."""
     for source, record in records:
         if isinstance(record, Reject):
@@ -223,14 +224,14 @@ class CaptionReader:
         mark = self.marks[options.captions in ("first", "join")]
         return sum(count_marks(source[0], mark.encode())) if mark else None
 
-    def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[Input]:
         path, images = source
         return samples_of(self.entries(path, options), images, options)
 
 
 def samples_of(
     items: Iterable[Captioned | Reject], images: Images, options: ReadOptions
-) -> Iterator[RawSample | Reject]:
+) -> Iterator[Input]:
     """Yield the samples of images with captions, and the rejects among them."""
 
     def samples(source: str, item: Captioned) -> Iterator[RawSample]:

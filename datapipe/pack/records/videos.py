@@ -26,6 +26,7 @@ from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import medium_of
 from datapipe.index.tar.contents import named_image
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
 from datapipe.pack.records.images.fields import (
     has_image_extension,
@@ -127,7 +128,7 @@ def _frames_in(value: Any, files: Images) -> Sequence[str]:
         or not os.path.isdir(folder := files.path(value, os.path.isdir))
     ):
         return ()
-    names = [name for name in os.listdir(folder) if is_image_name(name) and name[0] != "."]
+    names = list(filter(is_image_name, list_folder(folder).files))
     if not names:
         raise MissingMember("the folder holds no images", member=value)
     whole = os.path.abspath(folder)  # a relative path would start from the images' folder again

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.notes import Notes
+from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.records.fields import known_texts
 from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
@@ -48,19 +48,13 @@ _USER = (
     *("questions", "question_string", "question_text"),
     *("user", "human", "request", "q"),
 )
-# Columns of one line hold the same answer in several forms; the first that is there is taken.
+# Columns of one tuple hold the same answer in several forms; the first that is there is taken.
 _ASSISTANT = (
     ("multiple_choice_answer", "answer", "answers", "direct_answers", "gt_answer"),
     ("response",),
     ("output", "outputs"),
-    ("completion",),
-    ("suffix",),
-    ("solution",),
-    ("reply",),
-    ("assistant",),
-    ("gpt",),
-    ("target",),
-    ("a",),
+    *((name,) for name in ("completion", "suffix", "solution", "reply", "assistant", "gpt")),
+    *((name,) for name in ("target", "a")),
 )
 _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
@@ -75,22 +69,15 @@ _PROBES = 5
 _MOST_ALONE = 3  # columns of images in a table that has no others
 
 
-def infer(
-    columns: Columns,
-    raw: Path,
-    notes: Notes,
-    *,
-    image: str | None = None,
-    text: str | None = None,
-    files: Images | None = None,
-) -> FieldMap:
+def infer(columns: Columns, raw: Path, options: ReadOptions, files: Images) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
-    `columns` are those of the first records. `raw` is what the table is called in messages.
-    `image` and `text` are the sources that a user named; "" for none. `files` says where the
-    images are that columns name. PackError if no column or several could be meant.
+    `columns` are those of the first records. `raw` is what the table is called in messages. Of
+    `options`, those that name columns and the notes are used. `files` says where the images are
+    that columns name. PackError if no column or several could be meant.
     """
-    images = image_sources(columns, raw, notes, image=image, files=files)
+    image, text, notes = options.image_column, options.text_column, options.notes
+    images = image_sources(columns, raw, options, files)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -121,16 +108,11 @@ def infer(
 
 
 def image_sources(
-    columns: Columns,
-    raw: Path,
-    notes: Notes,
-    *,
-    image: str | None = None,
-    files: Images | None = None,
+    columns: Columns, raw: Path, options: ReadOptions, files: Images
 ) -> tuple[FieldSource, ...]:
     """Return the sources of a table's images, as `infer` takes them; PackError if none is plain."""
-    if image is not None:
-        return _named("--image-column", image, columns, raw)
+    if options.image_column is not None:
+        return _named("--image-column", options.image_column, columns, raw)
     names = image_columns(columns, files)
     if not are_numbered(names):
         table = TableColumns(raw=raw, columns=columns, images=names)
@@ -141,7 +123,7 @@ def image_sources(
             f"'{table.map(*caption)}'"
         )
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
-        notes.decide(f"images are named without their extension: taken from {template}")
+        options.notes.decide(f"images are named without their extension: taken from {template}")
         return (parse_source(template),)
     return tuple(map(field_source, names))
 
@@ -278,20 +260,15 @@ def _caption(table: TableColumns) -> FieldMap | None:
 def _check_caption(table: TableColumns, caption: str, others: Sequence[str]) -> None:
     """Refuse a caption that another column may call false, or that is a question."""
     columns = table.columns
-    verdicts = [  # a `label` may be a class too, so it counts where both 0 and 1 were seen
-        name
-        for name, values in columns.items()
-        if name.lower() in _VERDICT
-        and values
-        and all(value in (0, 1) for value in values)
-        and (name.lower() not in _LABELS or 0 in values)
-    ]
-    if verdicts:
-        raise table.refusal(
-            f"the column {verdicts[0]!r} is 0 or 1 and may say whether the text in {caption!r} is "
-            "true; a model would learn the false ones too. Leave these rows out, or, if it means "
-            f"something else, take the text with --text-column {caption!r}"
-        )
+    for name, found in columns.items():
+        is_verdict = name.lower() in _VERDICT and found and all(value in (0, 1) for value in found)
+        # A `label` may be a class too, so it counts where both 0 and 1 were seen.
+        if is_verdict and (name.lower() not in _LABELS or 0 in found):
+            raise table.refusal(
+                f"the column {name!r} is 0 or 1 and may say whether the text in {caption!r} is "
+                "true; a model would learn the false ones too. Leave these rows out, or, if it "
+                f"means something else, take the text with --text-column {caption!r}"
+            )
     values = [value for value in columns[caption] if isinstance(value, str)]
     asked = sum("?" in value for value in values) * 2 > len(values)
     asked = asked or any(name.lower() == "question_id" for name in columns)

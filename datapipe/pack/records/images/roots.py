@@ -36,6 +36,7 @@ A name is "" where a rule for names makes none, so that each rule keeps its inde
 PROBED = 100
 """Images whose files are looked for."""
 
+_Names = Sequence[Sequence[str]]  # of the first images, each in all spellings
 _ABOVE = 2
 _BELOW = 2
 _ENTRIES = 100_000  # files and folders that are looked at
@@ -98,12 +99,7 @@ class Images:
 
 
 def find_images(
-    file: Path,
-    raw: Path,
-    options: ReadOptions,
-    probes: Iterable[Spelled],
-    *,
-    required: bool = True,
+    file: Path, raw: Path, options: ReadOptions, probes: Iterable[Spelled], *, required: bool = True
 ) -> Images:
     """Find the images that a file of records names, and note their folders.
 
@@ -176,7 +172,7 @@ def are_near(file: Path, root: Path | None, images: Iterable[Sequence[str]]) -> 
     return False
 
 
-def _first(names: Sequence[Sequence[str]]) -> str:
+def _first(names: _Names) -> str:
     return next(filter(None, names[0]))
 
 
@@ -200,7 +196,7 @@ def _called_images(folder: Path, split: str) -> list[Path]:
     return [folder / name for name in names if name == split or name.lower() in usual]
 
 
-def _search(bases: Iterable[Path], names: Sequence[Sequence[str]]) -> list[tuple[Path, str]]:
+def _search(bases: Iterable[Path], names: _Names) -> list[tuple[Path, str]]:
     """Return folders below `bases` from which names of images lead to a file, most used first.
 
     With each comes the prefix of the names that is not there, such as `coco/`.
@@ -248,9 +244,7 @@ class _ImageFolders(NamedTuple):
     files: Mapping[int, _File]
 
 
-def _holding(
-    folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = ""
-) -> _ImageFolders:
+def _holding(folders: Iterable[Path], names: _Names, prefix: str = "") -> _ImageFolders:
     """Return the folders, nearest first, that hold images of these names in some spelling.
 
     `prefix` is left out of the names that begin with it. PackError if a folder holds other files
@@ -286,7 +280,7 @@ def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
 
 
 def _further(
-    bases: Sequence[Path], names: Sequence[Sequence[str]], found: _ImageFolders, *, is_given: bool
+    bases: Sequence[Path], names: _Names, found: _ImageFolders, *, is_given: bool
 ) -> tuple[_ImageFolders, str]:
     """Return a better choice of folders up to two levels below `bases`, with a prefix left out."""
     places = [
@@ -319,7 +313,7 @@ def _note(
                 options.notes.find("image_root", relative)
 
 
-def _several(names: Sequence[Sequence[str]], counts: Mapping[Path, int]) -> PackError:
+def _several(names: _Names, counts: Mapping[Path, int]) -> PackError:
     lines = [
         f"\n  --image-root {shlex.quote(printable(str(folder)))}  {count} of the first {len(names)}"
         for folder, count in islice(counts.items(), _LISTED)
@@ -331,7 +325,7 @@ def _several(names: Sequence[Sequence[str]], counts: Mapping[Path, int]) -> Pack
     )
 
 
-def _elsewhere(names: Sequence[Sequence[str]], bases: Iterable[Path]) -> str:
+def _elsewhere(names: _Names, bases: Iterable[Path]) -> str:
     """Return the `--image-root` that works for images further below `bases`; "" without one."""
     for folder, prefix in _search(bases, names):
         count = len(_holding([folder], names, prefix).files)
@@ -341,7 +335,7 @@ def _elsewhere(names: Sequence[Sequence[str]], bases: Iterable[Path]) -> str:
     return ""
 
 
-def _in_archives(names: Sequence[Sequence[str]], folders: Sequence[Path], required: bool) -> str:
+def _in_archives(names: _Names, folders: Sequence[Path], required: bool) -> str:
     """Return what to do with archives that may hold the images, or with any if `required`."""
     listed = [spelled[0] for spelled in names]
     likely = {*_USUAL, *(name.partition("/")[0].lower() for name in listed if "/" in name)}
@@ -353,11 +347,7 @@ def _in_archives(names: Sequence[Sequence[str]], folders: Sequence[Path], requir
 
 
 def _not_found(
-    file: Path,
-    root: Path | None,
-    tried: Sequence[Path],
-    names: Sequence[Sequence[str]],
-    remedy: str,
+    file: Path, root: Path | None, tried: Sequence[Path], names: _Names, remedy: str
 ) -> PackError:
     first = _first(names)
     if root is not None:

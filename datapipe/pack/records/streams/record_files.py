@@ -114,7 +114,7 @@ def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) ->
                 fields = ", ".join(map(repr, list(record)[:12]))
                 others.append(f"{group.pattern}: records with {fields}")
         if fitting:
-            require_one(raw, options, fitting, others)
+            require_one(raw, options.include, fitting, others)
             return with_images(raw, options, fitting)
         seen += others
     matching = f" that matches --include {options.include!r}" if options.include else ""

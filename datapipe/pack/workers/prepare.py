@@ -323,12 +323,11 @@ class _Sample:
 
     def free_extension(self, prefix: str, kind: str) -> str:
         """Return an extension of this kind that no other member of the sample has."""
-        start = _name_part(prefix)[: _MAX_EXT - _MAX_KIND - 6] if prefix else ""
-        ext = f"{start}.{kind}" if start else kind
-        number = 1
+        start = f"{_name_part(prefix)[: _MAX_EXT - _MAX_KIND - 6]}." if prefix else ""
+        ext, number = f"{start}{kind}", 0
         while ext in self.extensions:
-            ext = f"{start}.{number}.{kind}" if start else f"{number}.{kind}"
             number += 1
+            ext = f"{start}{number}.{kind}"
         self.extensions.add(ext)
         return ext
 

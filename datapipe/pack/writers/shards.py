@@ -47,12 +47,10 @@ class ShardSize:
 
     def is_full(self, samples: int, size: int, next_size: int) -> bool:
         """Return whether a sample of `next_size` bytes belongs into the next shard."""
-        if samples == 0:
-            return False
         if self.samples is not None:
             return samples >= self.samples
         assert self.bytes is not None
-        return size + next_size + len(END) > self.bytes
+        return samples > 0 and size + next_size + len(END) > self.bytes
 
     def room(self, samples: int, size: int, ends: Int64) -> int:
         """Return how many of the next samples belong into a shard that holds `samples`.

@@ -167,18 +167,15 @@ class MixtureColumns(Columns):
         samples = edges_of([count.samples for count in counts])
         members = edges_of([count.members for count in counts])
         images = edges_of([count.images for count in counts])
-        options: dict[str, dict[str, Any]] = {
-            "sample_member": {"shifts": members[:-1]},
-            "sample_image": {"shifts": images[:-1]},
-            "member_ext": {"codes": codes},
-        }
+        shifts = {"sample_member": members[:-1], "sample_image": images[:-1]}
         edges = {"sample": samples, "text": samples, "member": members, "image": images}
         columns: dict[str, Any] = {
             name: MixtureColumn(
                 [partial(_column, part, name) for part in parts],
                 edges[name.partition("_")[0]],
                 dtype,
-                **options.get(name, {}),
+                shifts=shifts.get(name),
+                codes=codes if name == "member_ext" else None,
             )
             for name, dtype in DTYPES.items()
             if name not in _TEXTS

@@ -22,10 +22,9 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index import manifest as manifests
 from datapipe.index.columns import COLUMNS, Columns, open_columns
-from datapipe.index.dataset_part import DatasetPart, part_of
 from datapipe.index.files.derived import cached_home
 from datapipe.index.manifest import MANIFEST, Manifest, Shard, read_manifest
-from datapipe.index.mixture_columns import MixtureColumns, edges_of
+from datapipe.index.mixture import DatasetPart, MixtureColumns, edges_of, part_of
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards

@@ -13,7 +13,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import form_of
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.mixture import DatasetPart
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.options import LoaderOptions

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.array_types import Float64, Int64
-from datapipe.index.mixture_columns import split_by_part
+from datapipe.index.mixture import split_by_part
 from datapipe.loader.schedule.mixture.legs import Leg, Legs
 from datapipe.loader.schedule.mixture.part import MixturePart, key_of
 from datapipe.plan.epoch import Source

@@ -115,11 +115,11 @@ def check_model(
             stills, clips = _apart(sample["images"], videos)
             theirs = _processed(processor, messages, stills, clips, videos)
             tokenizer = processor.tokenizer
-            told = _difference(batch, theirs, stills, image, tokenizer)
+            told: str | None = _difference(batch, theirs, stills, image, tokenizer)
             turns = read_turns(said, system=text.system, newline=False)
-            if not told and (pair := _learnt(batch["labels"][0], messages, turns, processor)):
-                labels += 1
-                told = _labels(*pair)
+            if not told:
+                told = _labels(batch["labels"][0], messages, turns, processor)
+                labels += told is not None
             if told:
                 differences.append(f"{batch['key'][0]}: {told}")
     return ModelCheck(
@@ -221,12 +221,12 @@ def _difference(
     return _pixels(pixels, _rows(theirs["pixel_values"], pictures, spec), spec)
 
 
-def _learnt(
+def _labels(
     labels: Tensor, messages: list[Any], turns: Sequence[RenderedTurn], processor: Any
-) -> tuple[str, str] | None:
-    """Return what is learnt, and what the template adds for each answer that is to be learnt.
+) -> str | None:
+    """Return how what is learnt differs from what the template adds for the answers to be learnt.
 
-    None if it cannot say. `turns` are those that `messages` were made from.
+    None if the template cannot say. `turns` are those that `messages` were made from.
     """
 
     def render(told: list[Any], **options: Any) -> str:
@@ -243,10 +243,9 @@ def _learnt(
                 return None  # the template rewrites what was said before
             answers.append(after[len(before) :])
     learnt = labels[labels >= 0].tolist()
-    return (processor.tokenizer.decode(learnt), " ".join(answers)) if learnt else None
-
-
-def _labels(ours: str, theirs: str) -> str:
+    if not learnt:
+        return None
+    ours, theirs = processor.tokenizer.decode(learnt), " ".join(answers)
     if "".join(ours.split()) == "".join(theirs.split()):
         return ""
     return f"labels differ\n    datapipe   {ours!r}\n    processor  {theirs!r}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
 PLAIN_EVERY = 10.0
 """Seconds between lines on a stream that is no terminal."""
@@ -43,19 +43,14 @@ class Progress:
     def __init__(
         self, title: str, *, unit: str, total: int | None = None, total_unit: str | None = None
     ) -> None:
-        self._title = title
-        self._unit = unit
-        self._total = total
+        self._title, self._unit, self._total = title, unit, total
         self._same = total_unit is None or total_unit == unit
-        self._done = 0
-        self._reached = 0
+        self._done = self._reached = 0
         self._note = ""
-        self._start = time.monotonic()
-        self._shown = self._start
+        self._start = self._shown = time.monotonic()
         self._lock = threading.Lock()
         self._bar: Bar | None = None
         self._is_inside = False
-        self._task: TaskID | None = None
 
     def __enter__(self) -> Progress:
         self._start = self._shown = time.monotonic()
@@ -81,7 +76,7 @@ class Progress:
             except BaseException:  # an interrupt must not leave the cursor hidden
                 self.__exit__()
                 raise
-            self._task = self._bar.add_task(self._title, total=self._total, rate="", note="")
+            self._bar.add_task(self._title, total=self._total, rate="", note="")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,11 +85,6 @@ class Progress:
             self._bar = None
             self._on_terminal.release()
 
-    @property
-    def rate(self) -> float:
-        """Units per second since the start."""
-        return self._done / max(time.monotonic() - self._start, 1e-9)
-
     def advance(self, done: int = 1, *, of_total: int | None = None, note: str = "") -> None:
         """Count `done` more units, `of_total` more towards the total, and show them when due."""
         with self._lock:
@@ -102,27 +92,20 @@ class Progress:
             self._reached += done if self._same else (of_total or 0)
             self._note = note or self._note
             now = time.monotonic()
-            if self._is_inside:
+            if self._is_inside or now - self._shown < (0.1 if self._bar else PLAIN_EVERY):
                 return
-            if now - self._shown < (0.1 if self._bar else PLAIN_EVERY):
-                return
-            self._shown = now
-            if self._bar and self._task is not None:
-                self._bar.update(
-                    self._task,
-                    completed=self._reached,
-                    rate=f"{self._done:,} {self._unit}s, {self.rate:,.0f}/s",
-                    note=self._note,
-                )
+            self._shown, passed = now, max(now - self._start, 1e-9)
+            rate = f"{self._done:,} {self._unit}s, {self._done / passed:,.0f}/s"
+            if self._bar:
+                (task,) = self._bar.task_ids
+                self._bar.update(task, completed=self._reached, rate=rate, note=self._note)
             else:
-                print(self._line(now), file=sys.stderr, flush=True)
+                line = ", ".join([f"{self._title}: {rate}", *self._left(passed), self._note])
+                print(line.removesuffix(", "), file=sys.stderr, flush=True)
 
-    def _line(self, now: float) -> str:
-        parts = [f"{self._title}: {self._done:,} {self._unit}s", f"{self.rate:,.0f}/s"]
+    def _left(self, passed: float) -> Iterator[str]:
         if self._total:
             share = min(self._reached / self._total, 1.0)
-            parts.append(f"{share:.0%}")
+            yield f"{share:.0%}"
             if 0 < share < 1:
-                left = (now - self._start) * (1 - share) / share
-                parts.append(f"{left:,.0f} s left")
-        return ", ".join([*parts, self._note] if self._note else parts)
+                yield f"{passed * (1 - share) / share:,.0f} s left"

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from datapipe.array_types import Int64
 from datapipe.errors import PackError, SampleError, StoreError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
-from datapipe.index.mixture_columns import edges_of
+from datapipe.index.mixture import edges_of
 from datapipe.index.parquet import with_offsets
 from datapipe.index.rows import Member
 from datapipe.pack.writers.shards import ShardSize, ShardWriter, WrittenShard, attempt_shard

@@ -20,20 +20,11 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index import manifest as manifests
 from datapipe.index.columns import COLUMNS, Columns, open_columns
-from datapipe.index.dataset_part import DatasetPart, part_of
 from datapipe.index.files.derived import cached_home
-from datapipe.index.manifest import (
-    MANIFEST,
-    Manifest,
-    Shard,
-    manifest_file,
-    parse_manifest,
-    read_manifest,
-    refuse_unfinished,
-    replace_file,
-)
-from datapipe.index.mixture_columns import MixtureColumns, edges_of
+from datapipe.index.manifest import MANIFEST, Manifest, Shard, read_manifest
+from datapipe.index.mixture import DatasetPart, MixtureColumns, edges_of, part_of
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
@@ -267,7 +258,7 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
         raise IndexMismatch(f"{root}: no such folder; give the one that `datapipe pack` wrote")
     if root.is_file() and root.suffix != ".tar":
         raise IndexMismatch(not_a_dataset(root))
-    refuse_unfinished(root)
+    manifests.refuse_unfinished(root)
     tars = tars_at(root)
     if not tars.shards:
         raise IndexMismatch(not_a_dataset(root))
@@ -335,7 +326,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
                 progress.advance()
     if not (home / MANIFEST).exists():
         home.mkdir(parents=True, exist_ok=True)
-        replace_file(home / MANIFEST, manifest_file(manifest))
+        manifests.replace_file(home / MANIFEST, manifests.manifest_file(manifest))
     return home, manifest
 
 
@@ -349,7 +340,7 @@ def _remote_manifest(folder: RemoteFolder) -> Manifest:
                 "wrote, or that `datapipe index` indexed before it was copied"
             ) from error
         raise
-    return parse_manifest(content, folder.url_of(MANIFEST))
+    return manifests.parse_manifest(content, folder.url_of(MANIFEST))
 
 
 def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
@@ -371,4 +362,4 @@ def _fetch(folder: RemoteFolder, home: Path, shard: Shard) -> None:
             "copy the whole dataset there again"
         )
     (home / shard.index).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(home / shard.index, content, durable=False)
+    manifests.replace_file(home / shard.index, content, durable=False)

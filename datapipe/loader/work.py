@@ -21,7 +21,7 @@ from datapipe.decode.transform import ImageTransform, form_of, make_transform
 from datapipe.errors import PlanError
 from datapipe.extras import install_command
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.mixture import DatasetPart
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.device.prefetcher import DevicePrefetcher, resolve_device

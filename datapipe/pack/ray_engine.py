@@ -81,7 +81,7 @@ class RayEngine:
 
     def note(self) -> str:
         held = f", {readable_size(self._sink.held)} in the object store" if self._sink else ""
-        nodes = self.cluster.nodes
+        nodes = self.cluster.resources.nodes
         return f"{nodes:,} node{'s' * (nodes != 1)}{held}"
 
     def close(self) -> None:
@@ -117,8 +117,9 @@ class RaySink:
 
     def cut(self, count: InputCount) -> None:
         checkpoint = self._journal.checkpoint(count)
-        room = _STORE_SHARE * self._cluster.memory
-        while self._pending and (len(self._pending) > self._cluster.nodes or self.held > room):
+        cluster = self._cluster
+        room = _STORE_SHARE * cluster.resources.memory
+        while self._pending and (len(self._pending) > cluster.resources.nodes or self.held > room):
             self._place()
         written = self._begin(self._number, self._pieces, PATIENCE)
         # The pieces stay, so that Ray can make again what a lost node had.

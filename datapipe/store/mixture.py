@@ -11,9 +11,8 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import IndexMismatch
-from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.index.mixture_columns import edges_of, split_by_part
+from datapipe.index.mixture import DatasetPart, edges_of, split_by_part
 from datapipe.index.rows import Member
 from datapipe.store.arrays import IMAGES, ArrayDataset, ArrayStore, open_images
 from datapipe.store.protocol import Fetch, Store

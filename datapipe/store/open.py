@@ -7,8 +7,7 @@ from functools import partial
 
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_part import DatasetPart
-from datapipe.index.mixture_columns import edges_of
+from datapipe.index.mixture import DatasetPart, edges_of
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import ArrayStore
 from datapipe.store.mixture import MixtureArrays, MixtureStore

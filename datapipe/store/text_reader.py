@@ -11,7 +11,7 @@ from datapipe.errors import DecodeError, SampleError
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import Kind, SampleParts, member_kind
-from datapipe.index.mixture_columns import edges_of
+from datapipe.index.mixture import edges_of
 from datapipe.store.protocol import Store
 
 _CHUNK = 256  # samples read at once: enough for the tokenizer's own threads

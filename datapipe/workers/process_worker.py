@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from inspect import isgenerator
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -104,19 +104,16 @@ class _Worker:
         try:
             made = work(job.value())
             if isgenerator(made):
-                self._send_each(number, made)
+                for result in made:
+                    self._send(message(RESULT, number, result))
+                    if number < self._first:
+                        break
                 answer = Message(DONE, number)
             else:
                 answer = message(LAST, number, made)
         except BaseException as error:  # raised again where results are asked for
             answer = _failure(number, error)
         self._send(answer)
-
-    def _send_each(self, number: int, results: Iterator[Any]) -> None:
-        for result in results:
-            self._send(message(RESULT, number, result))
-            if number < self._first:
-                return
 
     def _send(self, answer: Message) -> None:
         """Send a message, after what the worker printed since the last one."""

@@ -10,7 +10,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from datapipe.errors import WorkerError
 from datapipe.extras import install_command
@@ -40,6 +41,14 @@ _REASONS = {
     "NodeDiedError": "the node of its task died",
     "LocalRayletDiedError": "the node of its task died",
 }
+
+
+class Resources(NamedTuple):
+    """Resources of a cluster."""
+
+    nodes: int
+    cpus: int  # of all nodes
+    memory: float  # bytes of the object stores of all nodes
 
 
 class RayCluster:
@@ -73,9 +82,7 @@ class RayCluster:
                 "the number of CPUs to `ray.init`, and leave them out here"
             )
         self._run = ray.remote(_run)
-        self._looked = 0.0
-        self._nodes = self._cpus = 0
-        self._memory = 0.0
+        self._looked = -inf
 
     def _connect(self, address: str | None, cpus: int | None, runtime_env: dict[str, Any]) -> None:
         where = address or os.environ.get("RAY_ADDRESS")
@@ -159,35 +166,21 @@ class RayCluster:
             raise WorkerError(f"Ray cannot run a task: {error}") from error
 
     @property
-    def nodes(self) -> int:
-        self._look()
-        return self._nodes
-
-    @property
-    def cpus(self) -> int:
-        """CPUs of all nodes."""
-        self._look()
-        return self._cpus
+    def resources(self) -> Resources:
+        if time.monotonic() - self._looked > _LOOK_AGAIN:
+            found = self._ray.cluster_resources()
+            self._resources = Resources(
+                nodes=sum(node["Alive"] for node in self._ray.nodes()),
+                cpus=max(int(found.get("CPU", 0)), 1),
+                memory=found.get("object_store_memory", 0.0),
+            )
+            self._looked = time.monotonic()
+        return self._resources
 
     @property
     def free_cpus(self) -> int:
         """CPUs that no task or actor has now."""
         return int(self._ray.available_resources().get("CPU", 0))
-
-    @property
-    def memory(self) -> float:
-        """Bytes of the object stores of all nodes."""
-        self._look()
-        return self._memory
-
-    def _look(self) -> None:
-        if time.monotonic() - self._looked < _LOOK_AGAIN:
-            return
-        found = self._ray.cluster_resources()
-        self._cpus = max(int(found.get("CPU", 0)), 1)
-        self._memory = found.get("object_store_memory", 0.0)
-        self._nodes = sum(node["Alive"] for node in self._ray.nodes())
-        self._looked = time.monotonic()
 
 
 def node_name() -> str:

@@ -69,7 +69,7 @@ class RayPool(Generic[J, R]):
 
     @property
     def window(self) -> int:
-        return self._ahead * self.cluster.cpus
+        return self._ahead * self.cluster.resources.cpus
 
     def run(self, jobs: Iterable[J]) -> RayResults[J, R]:
         """Return the results of jobs; `WorkerError` if no task can be run at all."""

@@ -184,11 +184,6 @@ class _Crew:
             for number in range(workers)
         ]
 
-    @property
-    def ended(self) -> bool:
-        """True if the pool was closed or is gone."""
-        return self.is_stopped or self.owner is None or self.owner() is None
-
     def start(self) -> None:
         """Start the threads, and wait for their initializers."""
         _CREWS.add(self)
@@ -247,7 +242,9 @@ def _serve(crew: _Crew) -> None:
             crew.started.put(error)
             return
         crew.started.put(None)
-        while isinstance(item := crew.queue.get(), tuple) and not crew.ended:
+        while isinstance(item := crew.queue.get(), tuple):
+            if crew.is_stopped or crew.owner is None or crew.owner() is None:
+                break
             task, part = item
             del item  # an idle thread must not keep a result alive
             task.execute(crew.work, part)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.index.dataset import Dataset, DatasetMixture, open_dataset
-from datapipe.index.dataset_part import DatasetPart
-from datapipe.index.mixture_columns import ColumnCounts
+from datapipe.index.mixture import ColumnCounts, DatasetPart
 
 
 class Opener:

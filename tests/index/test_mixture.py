@@ -15,7 +15,7 @@ from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.files.random_read import gather, gather_counts
-from datapipe.index.mixture_columns import ColumnCounts, MixtureColumn, MixtureColumns
+from datapipe.index.mixture import ColumnCounts, MixtureColumn, MixtureColumns
 
 from .dataset_parts import Opener, mixture_of
 from .where_columns import columns_of

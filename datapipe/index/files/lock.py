@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,27 +23,24 @@ def lock_file(path: Path, work: str) -> IO[bytes]:
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            file = path.open("wb")
-        except FileNotFoundError:  # its holder has just removed the folder
-            continue
-        try:
-            if not try_lock(file):
-                logger.warning("another process %s in %s; waiting for it", work, path.parent)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, path):
-                return file
-        except OSError as error:
-            file.close()
-            raise IndexMismatch(
-                f"{path}: files here cannot be locked ({error.strerror}), so two processes could "
-                "write the same files; mount the file system with locks, or copy the dataset to "
-                "another one"
-            ) from error
-        except BaseException:
-            file.close()
-            raise
-        file.close()
+        with ExitStack() as opened:
+            try:
+                file = opened.enter_context(path.open("wb"))
+            except FileNotFoundError:  # its holder has just removed the folder
+                continue
+            try:
+                if not try_lock(file):
+                    logger.warning("another process %s in %s; waiting for it", work, path.parent)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if is_at(file, path):
+                    opened.pop_all()
+                    return file
+            except OSError as error:
+                raise IndexMismatch(
+                    f"{path}: files here cannot be locked ({error.strerror}), so two processes "
+                    "could write the same files; mount the file system with locks, or copy the "
+                    "dataset to another one"
+                ) from error
 
 
 def try_lock(file: IO[Any] | int) -> bool:

@@ -46,14 +46,7 @@ from datapipe.index.tar.grouping import Group, group_members, split_name
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
-from datapipe.text.sample_text import (
-    as_record,
-    find_texts,
-    named_texts_count,
-    parse_json,
-    parse_text,
-    sample_text,
-)
+from datapipe.text import sample_text as texts
 from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -268,7 +261,7 @@ def _peek(tar: TarScanner, member: TarMember, kind: Kind) -> Any:
                 info = probe(tar.read(member.offset, member.size))
             return ImageSize(*info.upright, info.orientation)
         if kind:
-            parse = parse_text if kind == "text" else parse_json
+            parse = texts.parse_text if kind == "text" else texts.parse_json
             return parse(tar.read(member.offset, member.size))
     except DecodeError as error:
         return error
@@ -289,9 +282,9 @@ def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -
             if content.kind == "text" and caption is None:
                 caption = value
             elif content.kind == "json" and record is None:
-                record = as_record(value)
+                record = texts.as_record(value)
     contents = [fact.content for fact in facts]
-    text = sample_text(caption, record)
+    text = texts.sample_text(caption, record)
     if reason := _why_left_out(contents, record, has_images=bool(images)):
         return reason
     # A loader names the sample of a broken text.
@@ -312,11 +305,11 @@ def _why_left_out(contents: Sequence[Content], record: Any, *, has_images: bool)
             "packed; run `datapipe pack`"
         )
     exts = [content.ext for content in contents]
-    texts = find_texts(exts)
+    found = texts.find_texts(exts)
     # Packing reads these texts, or refuses them. A loader would pass over them without a word.
-    if texts.named and named_texts_count(len(texts.named), record):
-        names = " and ".join(f"`{exts[number]}`" for number in texts.named)
-        return texts.unclear or (
+    if found.named and texts.named_texts_count(len(found.named), record):
+        names = " and ".join(f"`{exts[number]}`" for number in found.named)
+        return found.unclear or (
             f"its text is in {names}, which is read when the tars are packed; run `datapipe pack`"
         )
     if has_images:

@@ -15,6 +15,7 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from datapipe.errors import IndexMismatch
@@ -124,13 +125,9 @@ def expand(text: str) -> list[str]:
 
     names: list[str] = []
     for part in filter(None, text.split("::")):
-        expanded_part = part
-        for _ in range(_DEPTH):
-            before, expanded_part = expanded_part, _VARIABLE.sub(_variable, expanded_part)
-            if expanded_part == before:
-                break
+        plain = reduce(lambda text, _: _VARIABLE.sub(_variable, text), range(_DEPTH), part)
         try:
-            expanded = list(braceexpand(expanded_part))
+            expanded = list(braceexpand(plain))
         except ValueError as error:
             raise IndexMismatch(f"{text}: {error}; close every brace that is opened") from None
         for name in expanded:

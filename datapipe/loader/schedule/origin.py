@@ -16,7 +16,7 @@ import numpy as np
 
 from datapipe.array_types import Float64, Int64
 from datapipe.errors import PlanError
-from datapipe.index.mixture_columns import split_by_part
+from datapipe.index.mixture import split_by_part
 from datapipe.loader.schedule.mixture.part import MixturePart, key_of
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving, Rates

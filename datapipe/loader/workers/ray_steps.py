@@ -66,7 +66,7 @@ def running_cluster() -> RayCluster:
 
 def cluster_workers(world_size: int) -> int:
     """Return the CPUs of the running cluster for one of so many ranks, at least 1."""
-    return max(1, running_cluster().cpus // world_size)
+    return max(1, running_cluster().resources.cpus // world_size)
 
 
 class SentBatch(NamedTuple):
@@ -153,7 +153,7 @@ class RaySteps(StepWorkers[RemoteJob]):
         job.finish(report, (batch, blank, errors), self._meter)
 
     def describe(self, job: RemoteJob) -> list[str]:
-        free, cpus = self._cluster.free_cpus, self._cluster.cpus
+        free, cpus = self._cluster.free_cpus, self._cluster.resources.cpus
         batch = self._context.describe_step(job.step)
         return [f"{batch} is not done, and {free} of the {cpus} CPUs of the cluster are free"]
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, DatasetMixture, open_dataset
-from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
-from datapipe.index.mixture_columns import ColumnCounts
+from datapipe.index.mixture import ColumnCounts, DatasetPart
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.image_token_counts import has_frames
 from datapipe.loader.schedule.mixture.part import MixtureNotes, MixturePart

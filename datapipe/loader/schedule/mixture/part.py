@@ -14,11 +14,11 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import DatapipeError
-from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
+from datapipe.index.mixture import DatasetPart
 from datapipe.loader.schedule.sample_source import SampleSelection, TextRule, TextSizes
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation

@@ -75,9 +75,8 @@ class TextEncoder:
             None if self.image_token is None else self._tokenizer.token_to_id(self.image_token)
         )
         self.eos_id = vocabulary.id("eos_token")
-        self.pad_id = next(
-            (i for i in (vocabulary.id("pad_token"), self.eos_id) if i is not None), 0
-        )
+        padding = (vocabulary.id("pad_token"), self.eos_id, 0)
+        self.pad_id = next(number for number in padding if number is not None)
         mark = ("", "")
         if self.image_token is not None:
             mark = image_mark(self.image_token, vocabulary.added)

@@ -118,10 +118,8 @@ def read_pair_turns(
             "the sample is no preference pair: it has no `chosen` and `rejected` answer, as "
             "TextSpec(pairs=True) needs; keep other samples in a separate dataset"
         )
-    chosen, rejected = (
-        read_turns(sample._replace(caption=None, record=record), system=system, newline=newline)
-        for record in records
-    )
+    samples = (sample._replace(caption=None, record=record) for record in records)
+    chosen, rejected = (read_turns(each, system=system, newline=newline) for each in samples)
     for name, turns in zip(preference.ANSWERS, (chosen, rejected), strict=True):
         if not any(turn.trained for turn in turns):
             raise DecodeError(

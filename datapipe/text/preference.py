@@ -13,6 +13,7 @@ https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md, ms-swift's Cu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
@@ -97,10 +98,10 @@ def pair_records(record: Record) -> tuple[Record, Record] | None:
         return None
     rest = without_turns(record)
     asked = [{**turn, "weight": 0} for turn in pair.prompt]
-    return (
-        {**rest, "messages": [*asked, *pair.chosen]},
-        {**rest, "messages": [*asked, *pair.rejected]},
+    chosen, rejected = (
+        {**rest, "messages": [*asked, *answer]} for answer in (pair.chosen, pair.rejected)
     )
+    return chosen, rejected
 
 
 def prompt_record(record: Record) -> Record:
@@ -116,18 +117,14 @@ def prompt_record(record: Record) -> Record:
 
 def pair_text(record: Any) -> str:
     """Return the text of a pair, a `role: text` line per turn; "" if it is none. Never raises."""
-    try:
-        pair = read_pair(record) if has_answers(record) else None
-    except DecodeError:
-        pair = None
-    if pair is None:
-        return ""
-    lines = [
-        f"{known_role(turn.role) or turn.role}: {turn.text}"
-        for turn in read_turns(pair.prompt) or ()
-    ]
-    answers = zip(ANSWERS, (pair.chosen, pair.rejected), strict=True)
-    return "\n".join([*lines, *(f"{name}: {text}" for name, a in answers for text in _said(a))])
+    with suppress(DecodeError):
+        if has_answers(record) and (pair := read_pair(record)) is not None:
+            asked = read_turns(pair.prompt) or ()
+            lines = [f"{known_role(turn.role) or turn.role}: {turn.text}" for turn in asked]
+            for name, answer in zip(ANSWERS, (pair.chosen, pair.rejected), strict=True):
+                lines += [f"{name}: {text}" for text in _said(answer)]
+            return "\n".join(lines)
+    return ""
 
 
 def without_turns(record: Record) -> dict[str, Any]:

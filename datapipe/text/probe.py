@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from datapipe.errors import DecodeError, PlanError
@@ -13,7 +13,7 @@ from datapipe.text.guard import ReservedTokens, one_of
 from datapipe.text.layout import TurnLayout
 from datapipe.text.messages import RenderedTurn
 from datapipe.text.spec import TextSpec
-from datapipe.text.template import ChatTemplate, Kind
+from datapipe.text.template import ChatTemplate
 from datapipe.text.templates import IMAGE_TOKENS, SOURCES
 from datapipe.text.videos import Video
 
@@ -199,7 +199,7 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
                     "token that ends a turn inside of that part"
                 )
         return None
-    after = _after_answers(layout, _TURNS)[-1]
+    after = layout.write(_TURNS).rpartition(_SAID)[2]
     last = _first_token(after, guard)
     if last is None:
         logger.warning(
@@ -210,7 +210,7 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
     ends = {last}
     # An answer that is not the last may end with another token.
     with contextlib.suppress(DecodeError):
-        between = _after_answers(layout, (*_TURNS, *_TURNS))[0].partition(_ASKED)[0]
+        between = layout.write((*_TURNS, *_TURNS)).split(_SAID)[1].partition(_ASKED)[0]
         token = _first_token(between, guard)
         # A single one may begin the user's turn instead.
         if token is not None and guard.count(between) > 1:
@@ -233,20 +233,3 @@ def _first_token(text: str, guard: ReservedTokens) -> str | None:
     """Return the special token that a text begins with, but for blanks."""
     token = guard.find(text)
     return token if token is not None and text.lstrip().startswith(token) else None
-
-
-def _after_answers(layout: TurnLayout, turns: Sequence[RenderedTurn]) -> list[str]:
-    """Return what the template writes after each of the assistant's messages, up to the next."""
-    parsed = None
-    with contextlib.suppress(DecodeError):
-        parsed = layout.parse(turns, "whole")
-    if parsed is not None:
-        rests: list[str] = []
-        for kind, text in parsed.pieces:
-            if kind is Kind.ANSWER:
-                rests.append("")
-            elif rests:
-                rests[-1] += text
-        if rests:
-            return rests
-    return layout.write(turns).split(_SAID)[1:]

@@ -80,12 +80,8 @@ def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None
     """Return the placement of an upright image in the output."""
     down, across, top, left, bottom, right, beside_y, beside_x = window(spec, width, height, draw)
     scale_x, scale_y = across / (right - left), down / (bottom - top)
-    placed = Placement(
-        scale_x,
-        scale_y,
-        beside_x * (spec.width - across) - left * scale_x,
-        beside_y * (spec.height - down) - top * scale_y,
-    )
+    placed = Placement(scale_x, scale_y, -left * scale_x, -top * scale_y)
+    placed = placed.shifted(beside_x * (spec.width - across), beside_y * (spec.height - down))
     mirrored = draw is not None and draw.mirrors(spec.flip)
     return placed.mirrored(spec.width) if mirrored else placed
 

@@ -24,15 +24,15 @@ def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -
         datapipe.errors.PlanError: ...
     """
     first, other = transforms[0], names[0]
-    expected = first.common()
+    wanted = first.common()
     for transform, name in zip(transforms, names, strict=True):
         if transform is first:
             continue
         found = transform.common()
         different = [
-            f"{fact}: {_said(expected, fact)} of {other}, {_said(found, fact)} of {name}"
-            for fact in dict.fromkeys((*expected, *found))
-            if expected.get(fact) != found.get(fact)
+            f"{key}: {wanted.get(key) or 'none'} of {other}, {found.get(key) or 'none'} of {name}"
+            for key in dict.fromkeys((*wanted, *found))
+            if wanted.get(key) != found.get(key)
         ]
         if different:
             raise PlanError(
@@ -40,10 +40,6 @@ def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -
                 f"(resize={transform.spec.resize!r}) cannot be in one batch; {'; '.join(different)}"
                 "; give both an ImageSpec whose images have the same form"
             )
-
-
-def _said(facts: dict[str, object], name: str) -> str:
-    return str(facts.get(name) or "none")
 
 
 class MixedForms:

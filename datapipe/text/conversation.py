@@ -124,6 +124,9 @@ Turn(role='assistant', text='A cat.', trained=True)]
             raise DecodeError(f"`{field}` holds a turn that is not understood")
     if raw is None:
         return None
+    for name in _SYSTEM_FIELDS:
+        if isinstance(system := record.get(name), list | Mapping) and not is_null(system):
+            check_message({"role": "system", "content": system}, f"`{name}`", videos=False)
     for mark in _BOXED if record.get("objects") else ():
         if any(mark in turn.text for turn in raw):
             raise DecodeError(
@@ -273,7 +276,10 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     fields = {str(name).lower(): value for name, value in entry.items()}
     for asked, answered in PAIRS:
         if isinstance(fields.get(asked), str) and isinstance(fields.get(answered), str):
-            pair = [RawTurn("user", fields[asked]), RawTurn("assistant", fields[answered], learn)]
+            question = fields[asked]
+            if asked == "input" and isinstance(fields.get("instruction"), str):  # of Alpaca
+                question = "\n".join(filter(None, (fields["instruction"], question)))
+            pair = [RawTurn("user", question), RawTurn("assistant", fields[answered], learn)]
             if isinstance(fields.get("system"), str) and fields["system"].strip():
                 pair.insert(0, RawTurn("system", fields["system"]))
             return pair

@@ -266,8 +266,9 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
-        thought = entry.get("reasoning_content")  # of Qwen3 and DeepSeek, apart from the answer
-        if isinstance(thought, str) and thought.strip() and "</think>" not in text:
+        # Of Qwen3 and DeepSeek, apart from the answer.
+        thought = message_text({"content": entry.get("reasoning_content")})
+        if thought and thought.strip() and "</think>" not in text:
             text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
         role = entry.get("from", entry.get("role"))
         return [RawTurn(role if isinstance(role, str) else "", text, learn)]
@@ -287,8 +288,11 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
 
 
 def _is_turn(entry: Any) -> bool:
-    role = entry.get("from", entry.get("role")) if isinstance(entry, Mapping) else None
-    return isinstance(role, str) and known_role(role) is not None
+    if not isinstance(entry, Mapping):
+        return False
+    role = entry.get("from", entry.get("role"))
+    is_said = isinstance(role, str) and known_role(role) is not None
+    return is_said or any(entry.keys() >= {*pair} for pair in PAIRS)
 
 
 def _part_text(part: Any) -> str | None:

@@ -18,7 +18,13 @@ from datapipe.errors import DatapipeError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
-from datapipe.index.tar.listing import index_home, names_shards, refuse_urls, tars_at
+from datapipe.index.tar.listing import (
+    index_home,
+    is_remote_folder,
+    names_shards,
+    refuse_urls,
+    tars_at,
+)
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.store.record_fields import parse_fields
@@ -56,7 +62,7 @@ def index(
     chosen = flags.given_to(EngineSpec)
     if chosen and encoder is None:
         raise DatapipeError("--engine and --address need --tokenizer; add it, or leave them out")
-    if fields and is_remote(shards) and not (names_shards(shards) or kinds or force):
+    if fields and is_remote_folder(shards) and not (kinds or force):
         packed: Manifest | None = open_dataset(shards).manifest
     else:
         _refuse_others(shards)

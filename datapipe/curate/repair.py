@@ -275,9 +275,10 @@ class _DatasetSalvage:
                 assert file is not None
                 entries[number] = replace(self._made[number], index=entry.index, bytes=file.size)
             if path.exists():
-                if path.read_bytes() == content:
+                if (before_it := path.read_bytes()) == content:
                     continue
-                path.replace(path.with_name(f"{path.name}.damaged"))
+                # A copy, so that there is an index at every moment, also where the disk is full.
+                replace_file(path.with_name(f"{path.name}.damaged"), before_it)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
             fsync_folder(path.parent)

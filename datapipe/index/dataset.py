@@ -28,9 +28,9 @@ from datapipe.index.mixture import DatasetPart, MixtureColumns, edges_of, part_o
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
-from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
+from datapipe.index.tar.listing import Tars, index_home, is_remote_folder, names_shards, tars_at
 from datapipe.progress import Progress
-from datapipe.remote.folder import RemoteFolder, is_remote
+from datapipe.remote.folder import RemoteFolder
 from datapipe.text.videos import frame_of
 from datapipe.workers.threads import ThreadPool
 
@@ -166,7 +166,7 @@ def find_dataset(folder: str | os.PathLike[str]) -> FoundDataset:
 
     Raises the errors of `open_dataset`.
     """
-    if is_remote(folder) and not names_shards(folder):
+    if is_remote_folder(folder):
         remote = RemoteFolder(folder)
         return FoundDataset(remote, remote, _remote_manifest(remote))
     with _naming_unreadable(folder):
@@ -182,7 +182,7 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         StoreError: foreign shards cannot be indexed, or a server does not answer.
         PlanError: nothing that is installed knows such URLs.
     """
-    if isinstance(folder, str) and is_remote(folder) and not names_shards(folder):
+    if is_remote_folder(folder):
         folder = RemoteFolder(folder)
     if isinstance(folder, RemoteFolder):
         home, manifest = mirror_index(folder)

@@ -20,11 +20,10 @@ from datapipe.index.manifest import (
     refuse_unfinished,
 )
 from datapipe.index.raw_data import not_a_dataset
-from datapipe.index.tar.listing import index_home, names_shards, tars_at
+from datapipe.index.tar.listing import index_home, is_remote_folder, names_shards, tars_at
 from datapipe.inspect.derived_check import check_derived
 from datapipe.inspect.findings import Finding
 from datapipe.inspect.sources import FolderSource, RemoteSource, Source
-from datapipe.remote.folder import is_remote
 from datapipe.report.table import counted
 from datapipe.store.arrays import TEXTS
 
@@ -84,11 +83,10 @@ def locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
 
 def _locate(dataset: str | os.PathLike[str]) -> DatasetFiles:
     title = os.fspath(dataset)
-    is_list = names_shards(dataset)
-    if is_remote(dataset) and not is_list:
+    if is_remote_folder(dataset):
         source = RemoteSource(dataset)
         return _located(title, source, source, source.names)
-    path = Path(dataset).absolute()
+    path, is_list = Path(dataset).absolute(), names_shards(dataset)
     if not is_list and not path.exists():
         raise IndexMismatch(f"{title}: no such folder; give the one that `datapipe pack` wrote")
     if not is_list and path.is_file() and path.suffix != ".tar":

@@ -124,6 +124,9 @@ Turn(role='assistant', text='A cat.', trained=True)]
             raise DecodeError(f"`{field}` holds a turn that is not understood")
     if raw is None:
         return None
+    for name in _SYSTEM_FIELDS:
+        if isinstance(system := record.get(name), list | Mapping) and not is_null(system):
+            check_message({"role": "system", "content": system}, f"`{name}`", videos=False)
     for mark in _BOXED if record.get("objects") else ():
         if any(mark in turn.text for turn in raw):
             raise DecodeError(
@@ -263,8 +266,9 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
-        thought = entry.get("reasoning_content")  # of Qwen3 and DeepSeek, apart from the answer
-        if isinstance(thought, str) and thought.strip() and "</think>" not in text:
+        # Of Qwen3 and DeepSeek, apart from the answer.
+        thought = message_text({"content": entry.get("reasoning_content")})
+        if thought and thought.strip() and "</think>" not in text:
             text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
         role = entry.get("from", entry.get("role"))
         return [RawTurn(role if isinstance(role, str) else "", text, learn)]
@@ -273,7 +277,10 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     fields = {str(name).lower(): value for name, value in entry.items()}
     for asked, answered in PAIRS:
         if isinstance(fields.get(asked), str) and isinstance(fields.get(answered), str):
-            pair = [RawTurn("user", fields[asked]), RawTurn("assistant", fields[answered], learn)]
+            question = fields[asked]
+            if asked == "input" and isinstance(fields.get("instruction"), str):  # of Alpaca
+                question = "\n".join(filter(None, (fields["instruction"], question)))
+            pair = [RawTurn("user", question), RawTurn("assistant", fields[answered], learn)]
             if isinstance(fields.get("system"), str) and fields["system"].strip():
                 pair.insert(0, RawTurn("system", fields["system"]))
             return pair
@@ -281,8 +288,11 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
 
 
 def _is_turn(entry: Any) -> bool:
-    role = entry.get("from", entry.get("role")) if isinstance(entry, Mapping) else None
-    return isinstance(role, str) and known_role(role) is not None
+    if not isinstance(entry, Mapping):
+        return False
+    role = entry.get("from", entry.get("role"))
+    is_said = isinstance(role, str) and known_role(role) is not None
+    return is_said or any(entry.keys() >= {*pair} for pair in PAIRS)
 
 
 def _part_text(part: Any) -> str | None:

@@ -53,14 +53,15 @@ def replaced(part, old, new):
     return json.loads(json.dumps(part).replace(old, new))
 
 
+@pytest.mark.parametrize("system", [{"parts": [{"text": "Be brief."}]}, "Be brief."], ids=str)
 @pytest.mark.parametrize("name", ["inlineData", "inline_data"])
-def test_contents_of_gemini(lines, packed_records, jpeg, name):
+def test_contents_of_gemini(lines, packed_records, jpeg, name, system):
     held = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
     turns = [
         {"role": "user", "parts": [{name: held}, {"text": "What?"}]},
         {"role": "model", "parts": [{"text": "A cat."}]},
     ]
-    record = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": turns, "id": 1}
+    record = {"systemInstruction": system, "contents": turns, "id": 1}
     ((kept, images),) = packed_records(lines(record))
     assert (kept["id"], images) == (1, {"jpg": jpeg(0)})
     assert said(kept) == BRIEF

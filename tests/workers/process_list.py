@@ -48,9 +48,10 @@ def _is_template(process: int) -> bool:
 
 def shared_memory() -> int:
     """Return the bytes that loaders of this program share with their workers."""
-    found = 0
+    found: dict[int, int] = {}  # by file: each of its maps has a descriptor, too
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             if "datapipe-batches" in os.readlink(link):
-                found += link.stat().st_blocks * 512
-    return found
+                file = link.stat()
+                found[file.st_ino] = file.st_blocks * 512
+    return sum(found.values())

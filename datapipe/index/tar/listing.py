@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import TypeGuard
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.derived import cache_folder
@@ -61,6 +62,11 @@ def names_shards(path: object) -> bool:
         return not os.path.exists(text)
     except ValueError:  # a NUL
         return False
+
+
+def is_remote_folder(path: object) -> TypeGuard[str]:
+    """Return whether a path is the URL of a folder, and no list of shards."""
+    return is_remote(path) and not names_shards(path)
 
 
 def urls_of(raw: object) -> list[str]:

@@ -126,8 +126,11 @@ def _as_messages(record: Record) -> Record:
     rest = dict(record)
     turns = rest.pop(_GEMINI)
     for name in ("systemInstruction", "system_instruction"):
-        if _has_parts(record.get(name)):
-            turns = [{**rest.pop(name), "role": "system"}, *turns]
+        said = record.get(name)
+        said = {"parts": [said]} if isinstance(said, str) else said
+        if _has_parts(said):
+            del rest[name]
+            turns = [{**said, "role": "system"}, *turns]
     messages = [
         {"role": turn.get("role", "user"), "content": [_part(part) for part in turn["parts"]]}
         for turn in turns

@@ -10,11 +10,11 @@ import os
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.named_counts import NamedCounts
@@ -59,7 +59,7 @@ class Join:
             options.notes.use(path)
         with (
             disk_join(options.scratch, "image") as (index,),
-            _temporary_file(options.scratch or Path(tempfile.gettempdir())) as kept,
+            closing(_SpooledRows(options.scratch or Path(tempfile.gettempdir()))) as kept,
         ):
             total = self.images.estimate()
             with Progress("reading images to join", unit="row", total=total) as progress:
@@ -69,8 +69,7 @@ class Join:
                         if isinstance(row, Reject):
                             yield source, row
                             continue
-                        body = [source, kept.tell()]
-                        pickle.dump(row, kept)
+                        body = [source, kept.put(row)]
                         index.load([Entry(number, _id(row, self.image_key), body)])
                     except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
@@ -87,16 +86,16 @@ class Join:
             for line in unused.lines("left out: {count} of images {text} ({names})", "row"):
                 options.notes.decide(line)
 
-    def _image(self, text: Mapping[str, Any], index: Entries, kept: IO[bytes]) -> dict[str, Any]:
+    def _image(self, text: Mapping[str, Any], index: Entries, kept: _SpooledRows) -> dict[str, Any]:
         id = _id(text, self.text_key)
         found = [body for _, body in index.of(id)]
         if not found:
             raise MissingMember(f"no image has the `{self.image_key}` {id}")
         index.claim(id)
         (first, start), *others = found
-        row = _row_at(start, kept)
+        row = kept.at(start)
         for source, other in others:
-            if self._held(_row_at(other, kept)) != self._held(row):
+            if self._held(kept.at(other)) != self._held(row):
                 raise DecodeError(
                     f"{first} and {source} have the same `{self.image_key}` {id}, and different "
                     "images"
@@ -108,23 +107,39 @@ class Join:
         return [v.get("bytes") or v if isinstance(v, Mapping) else v for v in values]
 
 
-@contextmanager
-def _temporary_file(folder: Path) -> Iterator[IO[bytes]]:
-    """Open a file for the rows of images; an error of the disk becomes a PackError."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            yield file
-    except OSError as error:
-        raise PackError(
-            f"{folder}: the temporary file of the images that --join reads failed: "
-            f"{os.strerror(error.errno or 0)}; make room there for all bytes of these images"
-        ) from error
+class _SpooledRows:
+    """Rows in a temporary file: pickles, as no other process can write to a file without a name."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with self._named_failure():
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
-def _row_at(start: int, file: IO[bytes]) -> dict[str, Any]:
-    file.seek(start)  # which writes what is buffered, too
-    row: dict[str, Any] = pickle.load(file)
-    return row
+    def close(self) -> None:
+        self._file.close()
+
+    def put(self, row: Mapping[str, Any]) -> int:
+        """Append a row; return what `at` takes."""
+        with self._named_failure():
+            start = self._file.tell()
+            pickle.dump(row, self._file)
+            return start
+
+    def at(self, start: int) -> dict[str, Any]:
+        with self._named_failure():
+            self._file.seek(start)  # which writes what is buffered, too
+            row: dict[str, Any] = pickle.load(self._file)
+            return row
+
+    @contextmanager
+    def _named_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PackError(
+                f"{self._folder}: the temporary file of the images that --join reads failed: "
+                f"{os.strerror(error.errno or 0)}; make room there for all bytes of these images"
+            ) from error
 
 
 def open_join(survey: Survey, options: ReadOptions) -> tuple[RecordFiles, Join]:

@@ -21,7 +21,7 @@ from datapipe.index.dataset import Dataset, DatasetMixture, open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture import ColumnCounts, DatasetPart
-from datapipe.index.tar.listing import names_shards
+from datapipe.index.tar.listing import is_remote_folder
 from datapipe.loader.schedule.image_token_counts import has_frames
 from datapipe.loader.schedule.mixture.part import MixtureNotes, MixturePart
 from datapipe.loader.schedule.options import LoaderOptions
@@ -32,7 +32,7 @@ from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
 from datapipe.progress import Progress
 from datapipe.quantities import Amount
-from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.remote.folder import RemoteFolder, RemoteOptions
 from datapipe.store.open import check_arrays_are_here
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
@@ -99,7 +99,7 @@ class OpenedMixture:
             counts=ColumnCounts(**counts),
             fingerprint=note["fingerprint"],
             of=len(self._mixture.datasets),
-            is_remote=is_remote(path) and not names_shards(path),
+            is_remote=is_remote_folder(path),
             arrays=Arrays(**note["arrays"]) if "arrays" in note else None,
             max_frames=max_frames,
         )
@@ -214,7 +214,7 @@ def _max_frames(entry: MixtureDataset, image: ImageSpec | None) -> int | None:
 
 def _seen(path: str, remote: RemoteOptions) -> object:
     """Return what changes with the content of a dataset; None if it has to be opened for that."""
-    if is_remote(path) and not names_shards(path):
+    if is_remote_folder(path):
         folder = RemoteFolder(path, remote)
         return parse_manifest(folder.read(MANIFEST), folder.url_of(MANIFEST)).fingerprint
     try:
@@ -226,7 +226,7 @@ def _seen(path: str, remote: RemoteOptions) -> object:
 
 def _open(entry: MixtureDataset, remote: RemoteOptions, max_frames: int | None, of: int) -> Dataset:
     path = fspath(entry.path)
-    is_folder = is_remote(path) and not names_shards(path)
+    is_folder = is_remote_folder(path)
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
         check_arrays_are_here(dataset)

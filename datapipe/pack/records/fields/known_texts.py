@@ -48,8 +48,10 @@ def donut_text(table: TableColumns) -> FieldMap | None:
             raise DecodeError(f"`{name}` has no `gt_parses`")
         first: dict[str, Any] = {}
         for parse in parses:
-            if isinstance(parse, Mapping) and isinstance(parse.get("question"), str):
-                first.setdefault(parse["question"], parse.get("answer"))
+            question = parse.get("question") if isinstance(parse, Mapping) else None
+            if not isinstance(question, str) or not _is_there(question):
+                raise DecodeError(f"`{name}` has an entry in `gt_parses` without a question")
+            first.setdefault(question, parse.get("answer"))
         return [{"question": question, "answer": answer} for question, answer in first.items()]
 
     truths = list(map(truth_of, table.columns[name]))

@@ -54,10 +54,10 @@ class Message(NamedTuple):
             os.close(descriptor)
 
 
-def message(kind: int, number: int, value: object) -> Message:
+def message(kind: int, number: int, value: object, reducers: Reducers | None = None) -> Message:
     """Return a message with the pickle of a value, or raise as `pickle.dumps` does."""
     buffer = io.BytesIO()
-    descriptors = dump(pickle.Pickler(buffer, protocol=5), value, {})
+    descriptors = dump(pickle.Pickler(buffer, protocol=5), value, reducers or {})
     return Message(kind, number, buffer.getvalue(), descriptors)
 
 

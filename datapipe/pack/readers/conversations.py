@@ -126,7 +126,7 @@ def _as_messages(record: Record) -> Record:
     rest = dict(record)
     turns = rest.pop(_GEMINI)
     for name in ("systemInstruction", "system_instruction"):
-        said = record.get(name)
+        said: Any = record.get(name)
         said = {"parts": [said]} if isinstance(said, str) else said
         if _has_parts(said):
             del rest[name]

@@ -278,10 +278,15 @@ def test_a_preference_pair_is_one_sample(tmp_path, tokenizer):
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6, pairs=True)
     given = {"image": datapipe.ImageSpec(size=28), "text": text, "batch_size": 3}
 
-    def make(**workers):
-        return datapipe.make_loader(shards, **given, **workers)
+    class Ticking(Clock):
+        def __call__(self):
+            self.sleep(0.001)
+            return self.now
 
-    result = tune_workers(make, num_workers=(0,), budget=1.0)
+    def make(**workers):
+        return datapipe.make_loader(shards, **given, num_workers=workers["num_workers"])
+
+    result = tune_on(Ticking(), make, num_workers=(0,), budget=1.0)
     assert result.samples_rate == pytest.approx(3 * result.rate)
 
 

@@ -18,7 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.file_starts import start_of
@@ -33,7 +32,10 @@ _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")
 _TABLES = ("csv", "tsv")
 _DELIMITERS = ("\t", "|", ",", ";")
 _QUOTING = (",", ";")
-_IMAGE = IMAGE_FIELDS | FILE_FIELDS | {"imagename", "image_id"}
+_IMAGE = frozenset(
+    {"image", "image_name", "imagename", "img", "file_name", "filename", "file", "filepath"}
+    | {"image_path", "image_file", "image_id", "path"}
+)
 _CAPTION = frozenset(
     {"caption", "captions", "comment", "text", "sentence", "description", "title", "raw"}
 )

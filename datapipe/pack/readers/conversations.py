@@ -127,7 +127,7 @@ def _as_messages(record: Record) -> Record:
     turns = rest.pop(_GEMINI)
     for name in ("systemInstruction", "system_instruction"):
         said: Any = record.get(name)
-        said = {"parts": [said]} if isinstance(said, str) else said
+        said = {"parts": [said]} if isinstance(said, str) and said.strip() else said
         if _has_parts(said):
             del rest[name]
             turns = [{**said, "role": "system"}, *turns]

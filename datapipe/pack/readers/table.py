@@ -3,7 +3,7 @@
 The `Image` feature of Hugging Face `datasets` is a struct of `bytes` and `path`, and its
 `imagefolder` is a folder of images with a `metadata.csv` or `metadata.jsonl` whose `file_name`
 names them (https://huggingface.co/docs/datasets/image_dataset). What the columns mean is decided
-in `records/columns.py`, or said by `--map`.
+in `records/fields/columns.py`, or said by `--map`.
 """
 
 from __future__ import annotations
@@ -128,8 +128,10 @@ class TableReader:
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         # Lists of captions and of questions by image have readers of their own.
-        listed = (caption_list.READER.recognises, vqa.READER.recognises)
-        if options.map is None and any(recognises(survey, options) for recognises in listed):
+        if options.map is None and (
+            any(map(kind_of, caption_list.READER.find(survey, options)))
+            or vqa.READER.recognises(survey, options)
+        ):
             return False
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.

@@ -38,7 +38,7 @@ from datapipe.pack.records.reader import (
     parsed_entries,
     samples_of,
 )
-from datapipe.pack.records.streams.containers import read_file
+from datapipe.pack.records.streams.containers import first_records, read_file
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
 # Fields that hold an answer, or several answers; one is taken.
@@ -260,11 +260,18 @@ def _sniff(path: Path) -> QuestionFile | None:
         with suppress(OSError):
             most = 1 if array == _OF_IMAGES else _MOST
             first = [value for value, _ in first_entries(_questions(path, array, LOOK), 1 + most)]
-            if first and _is_question(first[0]):
+            if first and _is_question(first[0]) and (most == 1 or not _are_lines(path)):
                 answered = any(isinstance(q, dict) and any(map(q.get, _ANSWERS)) for q in first)
                 members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
                 return QuestionFile(path, array, answered, *members)
     return None
+
+
+def _are_lines(path: Path) -> bool:
+    """Return whether a file has a record a line, which other readers take."""
+    with suppress(PackError):
+        return len(list(islice(first_records(path), 2))) > 1
+    return False
 
 
 def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[Any, str]]:

@@ -2,5 +2,5 @@
 
 JSON, JSONL, CSV, TSV, Parquet and lists of lines come in; raw samples go out. `streams/` reads
 records, `fields/` decides what their fields mean, `images/` finds their images. What every reader
-of records needs belongs in `reader.py`; of captions, in `captions.py`.
+of records or captions needs belongs in `reader.py`.
 """

@@ -128,7 +128,10 @@ def _frames_in(value: Any, files: Images) -> Sequence[str]:
         or not os.path.isdir(folder := files.path(value, os.path.isdir))
     ):
         return ()
-    names = list(filter(is_image_name, list_folder(folder).files))
+    try:
+        names = list(filter(is_image_name, list_folder(folder, strict=True).files))
+    except PermissionError as error:
+        raise MissingMember(f"the folder cannot be read: {error.strerror}", member=value) from error
     if not names:
         raise MissingMember("the folder holds no images", member=value)
     whole = os.path.abspath(folder)  # a relative path would start from the images' folder again

@@ -170,10 +170,12 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
 
 def _conversation(table: TableColumns) -> FieldMap | None:
     chats = [
-        column
-        for name, column in table.names.items()
-        if name not in ("history", *ANSWERS)
-        and all(read_turns(parse_list(value)) for value in table.columns[column][:_PROBES])
+        name
+        for name, values in table.columns.items()
+        if values
+        and name not in table.held
+        and name.lower() not in ("history", *ANSWERS)
+        and all(read_turns(parse_list(value)) for value in values[:_PROBES])
     ]
     if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
         return FieldMap(messages=known_texts.joined_turns(*chats))
@@ -206,7 +208,8 @@ def _answers(table: TableColumns) -> list[str]:
 
 
 def _labels(table: TableColumns) -> list[str]:
-    return [name for name in table.named(*_LABELS) if _is_text(table.columns[name])]
+    # Among numbers of classes a word may be one more class, so all have to be texts.
+    return [n for n in table.named(*_LABELS) if all(_is_text([v]) for v in table.columns[n])]
 
 
 def _caption(table: TableColumns) -> FieldMap | None:

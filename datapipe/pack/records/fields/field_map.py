@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import date, time
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -310,6 +312,8 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
         return [] if value.strip() in NAN else [value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return [str(value)]
+    if isinstance(value, Decimal | date | time):  # of Parquet
+        return [value.isoformat() if hasattr(value, "isoformat") else str(value)]
     raise DecodeError(f"column `{source}` holds a {type(value).__name__}, not text")
 
 

@@ -203,8 +203,8 @@ def _search(bases: Iterable[Path], names: _Names) -> list[tuple[Path, str]]:
     """
     wanted = {
         _folded(os.path.basename(name)): os.path.dirname(name)
-        for spelled in names[:: max(len(names) // _FEW, 1)]
-        for name in reversed(spelled)
+        for forms in names[:: max(len(names) // _FEW, 1)]
+        for name in reversed(forms)
         if name
     }
     found: Counter[tuple[Path, str]] = Counter()
@@ -250,11 +250,11 @@ def _holding(folders: Iterable[Path], names: _Names, prefix: str = "") -> _Image
     `prefix` is left out of the names that begin with it. PackError if a folder holds other files
     of half of the names that the best folder holds.
     """
-    cut = [[name.removeprefix(prefix) for name in spelled] for spelled in names]
+    cut = [[name.removeprefix(prefix) for name in forms] for forms in names]
     held: dict[Path, dict[int, _File]] = {}
     for folder in folders:
-        if any(_file_in(folder, spelled) for spelled in cut[:: max(len(cut) // _FEW, 1)]):
-            files = ((number, _file_in(folder, spelled)) for number, spelled in enumerate(cut))
+        if any(_file_in(folder, forms) for forms in cut[:: max(len(cut) // _FEW, 1)]):
+            files = ((number, _file_in(folder, forms)) for number, forms in enumerate(cut))
             held[folder] = {number: file for number, file in files if file}
     ranked = sorted(held, key=lambda folder: -len(held[folder]))
     used: list[Path] = []
@@ -270,8 +270,8 @@ def _holding(folders: Iterable[Path], names: _Names, prefix: str = "") -> _Image
     return _ImageFolders(tuple(used), taken)
 
 
-def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
-    paths = [(number, os.path.join(folder, name)) for number, name in enumerate(spelled) if name]
+def _file_in(folder: Path, forms: Sequence[str]) -> _File | None:
+    paths = [(number, os.path.join(folder, name)) for number, name in enumerate(forms) if name]
     for number, path in paths:
         if os.path.isfile(path):  # unlike that of `Path`, this raises for no name, however long
             return _File(os.path.realpath(path), number, False)
@@ -337,7 +337,7 @@ def _elsewhere(names: _Names, bases: Iterable[Path]) -> str:
 
 def _in_archives(names: _Names, folders: Sequence[Path], required: bool) -> str:
     """Return what to do with archives that may hold the images, or with any if `required`."""
-    listed = [spelled[0] for spelled in names]
+    listed = [forms[0] for forms in names]
     likely = {*_USUAL, *(name.partition("/")[0].lower() for name in listed if "/" in name)}
     here = [path for folder in folders for path in list_folder(folder, _ENTRIES).paths()]
     for path in map(Path, filter(is_archive, here)):

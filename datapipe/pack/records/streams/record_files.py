@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,7 @@ def key_of_record(record: Mapping[str, Any], key_from: str | None) -> str:
     if key_from is None:
         return ""
     value = record.get(key_from)
-    if isinstance(value, str | int | float) and value != "":
+    if isinstance(value, str | int | float | Decimal | date) and value != "":
         return str(value)
     fault = "is missing" if value is None or value == "" else f"is a {type(value).__name__}"
     raise MissingMember(f"`{key_from}`, which the key is taken from, {fault}")

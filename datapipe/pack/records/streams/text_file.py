@@ -18,10 +18,9 @@ _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 def is_utf8(text: str) -> bool:
     """Return whether a text can be written as UTF-8: it has no marks of other bytes."""
     try:
-        text.encode()
+        return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
-    return True
 
 
 @contextmanager

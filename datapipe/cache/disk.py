@@ -147,7 +147,9 @@ class DiskTier(Tier):
 
 def _map_words(path: Path, count: int) -> UInt64:
     is_new = not path.exists()
-    with path.open("ab+") as file:
+    path.touch()
+    # Not to append: libc refuses to emulate `fallocate` then, where a file system has none (NFS).
+    with path.open("r+b") as file:
         if os.fstat(file.fileno()).st_size < 8 * count:
             if not is_new:
                 logger.info("%s belongs to a smaller cache, or was cut off; adding entries", path)

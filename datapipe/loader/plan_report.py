@@ -128,7 +128,8 @@ class DatasetPlan:
     @staticmethod
     def join(name: str, groups: tuple[str, ...], plans: Sequence[DatasetPlan]) -> DatasetPlan:
         """Add up several datasets."""
-        summed = [field.name for field in fields(DatasetPlan)[2:]]
+        names = [field.name for field in fields(DatasetPlan)]
+        summed = [field for field in names if field not in ("name", "groups")]
         return DatasetPlan(name=name, groups=groups, **_added(plans, summed))
 
 

@@ -129,7 +129,7 @@ class _Resolver:
                 "weights by tokens need the tokens of each dataset; give text=TextSpec(...), or "
                 "weights by samples"
             )
-        for name, mean in zip(self._numbers, self._means or (), strict=False):
+        for name, mean in zip(self._numbers, self._means, strict=True) if self._means else ():
             if not (isfinite(mean) and mean > 0):
                 raise PlanError(
                     f"dataset {shorten(name)} has {mean} tokens a sample; leave it out, or leave "

@@ -225,7 +225,7 @@ class Mixture:
         _check_children(self.children)
         first: dict[str, str] = {}
         for node, _ in _walk_tree(self.children):
-            if self.children != (node,):  # one that is given alone has no name
+            if len(self.children) > 1 or node is not self.children[0]:  # one alone has no name
                 check_value(node.place.field("name"), node.name, Name, PlanError)
             if node.name in first:
                 before = first[node.name] and f", first in {first[node.name]}"

@@ -101,7 +101,10 @@ class PlanOptions:
                 )
         else:
             if self.buckets is not None and self.batch_size is None and self.max_tokens is None:
-                raise PlanError(f"buckets={self.buckets} needs batch_size= or max_tokens=")
+                raise PlanError(
+                    f"buckets={self.buckets} needs batch_size= or max_tokens=, else a batch has no "
+                    "size"
+                )
             for name in ("max_samples", *_OF_PACKS):
                 if getattr(self, name) != getattr(PlanOptions, name):
                     raise PlanError(

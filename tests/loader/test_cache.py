@@ -1,6 +1,9 @@
 """Cached samples give the batches that uncached ones give, wherever they come from."""
 
+import errno
+import fcntl
 import logging
+import os
 import re
 import resource
 import signal
@@ -175,6 +178,18 @@ def test_a_cache_folder_that_cannot_be_used_does_not_end_training(
     assert "give CacheSpec(disk=...) another folder" in caplog.text
     assert (loader.stats()["disk"].kept, loader.stats()["disk"].expected) == (0, 0)
     loader.close()
+
+
+def test_a_file_system_without_fallocate_keeps_entries(make, tmp_path, monkeypatch):
+    def emulated(file, start, size):  # as libc does where there is none, such as on NFS
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        os.ftruncate(file, start + size)
+
+    monkeypatch.setattr(os, "posix_fallocate", emulated)
+    with make(cache=CacheSpec(disk=tmp_path / "cache"), image=IMAGES["stretch"]) as loader:
+        list(loader)
+        assert loader.stats()["disk"].expected == 1
 
 
 @pytest.mark.campaign

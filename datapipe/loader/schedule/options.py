@@ -157,10 +157,7 @@ def resolve_plan(
     if pack is not None and pack.static_shapes:
         plan = _with_constant_shapes(plan, text)
     units_per_rank = 1
-    if plan.unit == "batch":
-        if batch_size is None and plan.max_tokens is None:
-            raise PlanError("buckets need batch_size= or max_tokens=, else a batch has no size")
-    elif batch_size is not None:
+    if plan.unit != "batch" and batch_size is not None:
         units_per_rank = batch_size
     elif plan.unit == "sample":
         raise PlanError("give batch_size=, or pack= or max_tokens= with text=")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import ExitStack
@@ -19,17 +20,25 @@ def profiled() -> bool:
 
 
 def prepared() -> bool:
-    """Check whether there is a `torch.profiler.profile`, which may not run yet.
+    """Check whether there is a `torch.profiler.profile` that runs, or may run yet.
 
     Starting ours would take its events, or end the process. torch counts its steps until its `with`
-    block is left.
+    block is left, and for good if it was started and stopped without one.
     """
     from torch.autograd.profiler import KinetoStepTracker
 
     there = KinetoStepTracker.erase_step_count("ProfilerStep")
     if there:
         KinetoStepTracker.init_step_count("ProfilerStep")
-    return bool(there)
+    return bool(there) and any(
+        each.step_rec_fn or each.profiler is None or each.profiler.kineto_results is None
+        for each in _all(sys.modules["torch"].profiler.profile)
+    )
+
+
+def _all(kind: type[Any]) -> list[Any]:
+    """Return all objects of a class: torch has no list of its profilers."""
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 def start_profiler(**options: bool) -> Any:
@@ -50,7 +59,8 @@ def start_profiler(**options: bool) -> Any:
 
 def stop_profiler(profiler: Any) -> bool:
     """Stop our profiler; False if one of the user took over, which then has its events."""
-    if not profiled() or prepared():
+    others = [each for each in _all(type(profiler)) if each is not profiler] if prepared() else []
+    if not profiled() or any(each.entered and each.kineto_results is None for each in others):
         return False
     profiler.__exit__(None, None, None)
     return True

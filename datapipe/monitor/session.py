@@ -10,7 +10,7 @@ from typing import Any
 
 from datapipe.diagnosis.loop_rules import LIMITS, judge_waiting
 from datapipe.errors import PlanError
-from datapipe.monitor import loop_timer as turn
+from datapipe.monitor import loop_timer
 from datapipe.monitor.gpu import DeviceTimes, GpuSampler, find_gpu, used_cuda
 from datapipe.monitor.loop_timer import PARTS, STEP, Event, Reason
 from datapipe.monitor.profiler import Ranges, profiled
@@ -94,7 +94,7 @@ class LoopMeter:
         """
         if not self._is_measured():
             return False
-        self._end_turn(turn.END if number == self._number else turn.CUT)
+        self._end_turn(loop_timer.END if number == self._number else loop_timer.CUT)
         if self._begun >= self._trace_at:
             self._finish_trace()
             if self._trace is not None:
@@ -114,12 +114,12 @@ class LoopMeter:
         if self._shows:
             self._ranges.push("datapipe.wait")
         self._asked = self.clock() - (earlier or 0)
-        self._noted.append((turn.BEGIN, self._asked, None))
+        self._noted.append((loop_timer.BEGIN, self._asked, None))
         return True
 
     def got(self, batch: object) -> None:
         now = self.clock()
-        self._noted.append((turn.GOT, now, None))
+        self._noted.append((loop_timer.GOT, now, None))
         self._begun += 1
         if self._shows:
             self._ranges.pop()
@@ -130,13 +130,13 @@ class LoopMeter:
 
     def stopped(self) -> None:
         """End the pass: there was no batch, or an error."""
-        self._noted.append((turn.DROP, self.clock(), None))
+        self._noted.append((loop_timer.DROP, self.clock(), None))
         self._rest()
         self._finish_trace()
 
     def left(self, number: int) -> None:
         if self._number == number:
-            self._end_turn(turn.CUT)
+            self._end_turn(loop_timer.CUT)
             self._rest()
 
     def enter(self, part: int) -> None:
@@ -147,18 +147,18 @@ class LoopMeter:
         if self._shows:
             self._ranges.push(f"datapipe.{PARTS[part]}")
         if self._counters.device is not None:
-            self._counters.device.note(turn.ENTER, part)
+            self._counters.device.note(loop_timer.ENTER, part)
         self._steps_open += part == STEP
-        self._noted.append((turn.ENTER, self.clock(), part))
+        self._noted.append((loop_timer.ENTER, self.clock(), part))
 
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
         now = self.clock()
         if self._number is None or not self._is_measured():
             return
-        self._noted.append((turn.LEAVE, now, part))
+        self._noted.append((loop_timer.LEAVE, now, part))
         if self._counters.device is not None:
-            self._counters.device.note(turn.LEAVE, part)
+            self._counters.device.note(loop_timer.LEAVE, part)
         if self._shows:
             self._ranges.pop()
         if failed:
@@ -183,8 +183,8 @@ class LoopMeter:
             return
         if recorder.runs:
             long = self._begun - recorder.turn >= _MOST_RECORDED
-            if event == turn.CUT or long or not self._marks_steps:
-                recorder.end(counts=event == turn.END and not long)
+            if event == loop_timer.CUT or long or not self._marks_steps:
+                recorder.end(counts=event == loop_timer.END and not long)
         self._add_up()
 
     def _look(self, now: int) -> None:

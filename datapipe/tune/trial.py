@@ -144,7 +144,7 @@ class Trial:
         return self.setting.to_dict() | {name: getattr(self, name) for name in (*names, "memory")}
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class TrialRun:
     """One run of a loader.
 

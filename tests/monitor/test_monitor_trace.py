@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -164,6 +165,19 @@ def test_a_profiler_that_starts_during_a_trace_is_left_alone(tmp_path, caplog, s
     assert counts["aten::add"] == stop - 4 + 1
     assert len(events(tmp_path / "trace.json", "training loop")) == 6
     assert "a profiler was started" in caplog.text
+
+
+def test_a_profiler_that_only_waits_during_a_trace_leaves_it_its_events(tmp_path):
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(2, 6))
+    waiting = torch.profiler.schedule(wait=99, warmup=1, active=1)
+    with ExitStack() as stack:
+        for number in monitor(range(20)):
+            if number == 4:
+                stack.enter_context(torch.profiler.profile(schedule=waiting))
+            torch.ones(3).add(1)
+            assert is_recorded() == (2 <= number < 8)
+    drawn = events(tmp_path / "trace.json")
+    assert len([each for each in drawn if each["name"] == "aten::add"]) == 6
 
 
 def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do():

@@ -150,6 +150,13 @@ def test_a_profiler_of_the_user_is_left_alone(schedule, begin):
     assert steps(lambda: torch.ones(3).add(1)).report().sampled is not None  # and so it goes on
 
 
+def test_steps_are_recorded_after_a_profiler_that_only_stop_ended():
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    profiler.start()
+    profiler.stop()
+    assert steps(lambda: torch.ones(3).add(1)).report().sampled is not None
+
+
 def test_a_step_that_fails_stops_the_profiler():
     monitor = datapipe.Monitor(warmup=2)
     running = 0

@@ -274,6 +274,8 @@ class _DatasetSalvage:
             with located.shards.open(entry.name) as file:
                 assert file is not None
                 entries[number] = replace(self._made[number], index=entry.index, bytes=file.size)
+            for left in path.parent.glob(f".{path.name}.*tmp-*"):  # of a repair that was killed
+                left.unlink(missing_ok=True)
             if path.exists():
                 if (before_it := path.read_bytes()) == content:
                     continue

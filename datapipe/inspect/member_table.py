@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -89,12 +90,14 @@ class MemberTable:
 
 def _rows_of_columns(columns: Columns, first: int, stop: int) -> Iterator[Row]:
     """Yield samples `first` to `stop` as rows; the columns do not hold orientations."""
-    samples = np.arange(first, stop)
+    samples, edges = np.arange(first, stop), columns.sample_member[first : stop + 1]
+    members = columns.members_at(np.arange(edges[0], edges[-1]))
+    widths, heights, images = columns.image_sides(samples)
+    sizes = list(map(ImageSize, widths.tolist(), heights.tolist()))
     of_each = columns.keys(samples), columns.sources(samples), columns.text_bytes[first:stop]
-    for sample, key, source, text_bytes in zip(range(first, stop), *of_each, strict=True):
-        images = slice(*columns.sample_image[[sample, sample + 1]].tolist())
-        sides = (columns.image_width[images].tolist(), columns.image_height[images].tolist())
-        yield Row(key, columns.members(sample), [*map(ImageSize, *sides)], int(text_bytes), source)
+    spans = pairwise((edges - edges[0]).tolist()), pairwise(images.tolist())
+    for key, source, text_bytes, (a, b), (c, d) in zip(*of_each, *spans, strict=True):
+        yield Row(key, members[a:b], sizes[c:d], int(text_bytes), source)
 
 
 def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None, list[Finding]]:

@@ -69,7 +69,7 @@ class MemberCheck:
     is_plain: Bools = field(init=False)
     # Bytes between members, the members behind them, and the padding before the first of these
     _between: bytearray = field(default_factory=bytearray)
-    _kept: list[int] = field(default_factory=list)
+    _kept: list[Int64] = field(default_factory=list)
     _padding: int = 0
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class MemberCheck:
                     self._decode(number, data)
         if self.lead:
             self._between += b"".join(between)
-            self._kept += numbers.tolist()
+            self._kept.append(numbers)
             if len(self._between) > _MOST_KEPT:
                 self._look_at_headers()
         self.found.members += count
@@ -148,7 +148,7 @@ class MemberCheck:
         """Compare what was kept of the bytes between members."""
         if not self._kept:
             return
-        table, numbers, between = self.members, np.array(self._kept), self._between
+        table, numbers, between = self.members, np.concatenate(self._kept), self._between
         sizes = table.size[numbers]
         padding = -sizes % BLOCK
         # Where only padding and one header are between members, all lengths are known.

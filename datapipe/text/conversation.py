@@ -118,7 +118,9 @@ Turn(role='assistant', text='A cat.', trained=True)]
             continue
         for number, entry in enumerate(entries, 1):
             if isinstance(entry, Mapping):
-                check_message(entry, f"turn {number} of `{field}`", videos=videos)
+                check_message(
+                    entry, f"turn {number} of `{field}`", videos=videos, understood=raw is not None
+                )
                 check_turn(entry, number, videos=videos)
         if raw is None:
             raise DecodeError(f"`{field}` holds a turn that is not understood")
@@ -146,7 +148,7 @@ Turn(role='assistant', text='A cat.', trained=True)]
     return turns
 
 
-def check_message(turn: Any, what: str, *, videos: bool) -> None:
+def check_message(turn: Any, what: str, *, videos: bool, understood: bool = False) -> None:
     """Raise `DecodeError` if a turn, called `what`, is no message of text, images and `videos`."""
     if not isinstance(turn, Mapping):
         raise DecodeError(f"{what} is a {type(turn).__name__}, not an object")
@@ -168,6 +170,8 @@ def check_message(turn: Any, what: str, *, videos: bool) -> None:
                 f"{what} calls a tool in `{name}`, which is not read; write the call into the text "
                 "of the turn, as the model's chat template does"
             )
+    if understood:
+        return
     has_role = "role" in turn or "from" in turn
     if has_role and turn.get("value") is None and message_text(turn) is None:
         value = "value" if "value" in turn else "content"
@@ -267,7 +271,8 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
         text = message_text(entry)
     if text is not None:
         # Of Qwen3 and DeepSeek, apart from the answer.
-        thought = message_text({"content": entry.get("reasoning_content")})
+        if (thought := entry.get("reasoning_content")) is not None:
+            thought = message_text({"content": thought})
         if thought and thought.strip() and "</think>" not in text:
             text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
         role = entry.get("from", entry.get("role"))

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class ReservedTokens:
             self.is_special[number] = content not in self._uncounted
         self.count = lru_cache(_CACHED)(self._count)
         """Function that counts the guarded and counted tokens of a template's text."""
+        self._lock = Lock()
 
     def id(self, token: str) -> int:
         """Return the id of a guarded token."""
@@ -75,12 +77,17 @@ class ReservedTokens:
         """Return a template's text with other spellings of guarded tokens, for `apart`."""
         return self._every.sub(lambda found: self._alias.get(found[0], found[0]), text)
 
-    @cached_property
+    @property
     def apart(self) -> tuple[Tokenizer, Int32]:
         """A tokenizer that knows guarded tokens by other spellings, and its ids' meanings.
 
         The meanings are int32 [its size], ids of the vocabulary.
         """
+        with self._lock:  # a cached property has none from Python 3.12 on
+            return self._apart
+
+    @cached_property
+    def _apart(self) -> tuple[Tokenizer, Int32]:
         spec = dict(self._vocabulary.model)
         spec["added_tokens"] = [
             token for token in spec["added_tokens"] if token["content"] not in self._added

@@ -50,12 +50,9 @@ class Kind(IntEnum):
 Piece = tuple[Kind, str]
 Span = tuple[int, int]
 
-_AROUND = {
-    Kind.CONTENT: ("\udc01", "\udc03"),
-    Kind.ANSWER: (ANSWER, "\udc03"),
-    Kind.IMAGE: ("\udc04", "\udc05"),
-}
-_BEGINS = {begin: kind for kind, (begin, _) in _AROUND.items()}
+# Marks around a text, by the number of its author.
+_AROUND = (("", ""), ("\udc01", "\udc03"), (ANSWER, "\udc03"), ("\udc04", "\udc05"))
+_BEGINS = {begin: Kind(number) for number, (begin, _) in enumerate(_AROUND) if begin}
 
 
 class Parsed(NamedTuple):
@@ -79,7 +76,7 @@ def _cut_at_marks(marked: str) -> Parsed | None:
             break
         if mark in _BEGINS and kind is Kind.TEMPLATE:
             kind = _BEGINS[mark]
-        elif kind is not Kind.TEMPLATE and mark == _AROUND[kind][1]:
+        elif mark == _AROUND[kind][1]:
             kind = Kind.TEMPLATE
         elif mark == _GENERATION and begun < 0:
             begun = len(pieces)

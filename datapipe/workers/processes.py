@@ -262,10 +262,10 @@ class ProcessResults(WindowedResults[J, R]):
 
     def _receive(self, window: dict[int, deque[Message]], seconds: float | None) -> bool:
         came = self._pool.receive(seconds)
-        window = self._window
+        wanted = self._window  # read anew: another thread may have closed the run meanwhile
         for received in came or ():
-            if received.number in window:
-                window[received.number].append(received)
+            if received.number in wanted:
+                wanted[received.number].append(received)
             else:
                 received.discard()  # of a run that was closed
         return came is not None

@@ -33,6 +33,11 @@ class WriteBuffer:
         self._member = 0  # offset of the member that is being laid out
         self._end = 0
 
+    @property
+    def _is_own(self) -> bool:
+        """True if the memory is a large sample's own, not a segment."""
+        return bool(self._spare)
+
     def begin(self) -> None:
         self._sample = self._end
 
@@ -42,12 +47,12 @@ class WriteBuffer:
 
     def discard(self) -> None:
         self._end = self._sample
-        if self._spare and not self._sample:
+        if self._is_own and not self._sample:
             self._memory, self._spare = self._spare, _NONE
 
     def flush(self) -> None:
         if self._end:
-            data, own = self._memory[: self._end], bool(self._spare)
+            data, own = self._memory[: self._end], self._is_own
             self._memory, self._spare, self._end = self._spare, _NONE, 0
             self._send(data, own)
 

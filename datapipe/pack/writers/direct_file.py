@@ -63,6 +63,7 @@ class TaskThread:
             except BaseException as error:
                 self._error = error
             finally:
+                del task  # an idle thread must not keep the table of a shard alive
                 self._tasks.task_done()
 
 
@@ -114,6 +115,7 @@ class DirectFile:
             self._block[self._filled : aligned] = bytes(aligned - self._filled)
             self._write_block(aligned)
         self._thread.submit(self._sync, self._descriptor, size)
+        self._descriptor = -1  # so that a write without `open` fails
 
     def abandon(self) -> None:
         """Close without finishing; the thread must have ended."""

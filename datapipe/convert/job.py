@@ -33,7 +33,14 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
-from datapipe.index.manifest import MANIFEST, Arrays, Contribution, Manifest, read_manifest
+from datapipe.index.manifest import (
+    MANIFEST,
+    Arrays,
+    Contribution,
+    Manifest,
+    read_manifest,
+    replace_file,
+)
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import (
     REJECTS,
@@ -352,6 +359,6 @@ class _Conversion:
             (work / name).replace(self.out / name)
         content = (before.read_bytes() if before.exists() else b"") + rejects
         if content:
-            (self.out / REJECTS).write_bytes(content)
+            replace_file(self.out / REJECTS, content)
         publish(self.out, manifest)
         return manifest

@@ -19,7 +19,7 @@ from datapipe.index.files.derived import cached_home, open_described, read_about
 from datapipe.index.manifest import Manifest
 
 VERSION = 1
-"""Of parts and of the columns they become; raise it where what stands in them changes."""
+"""Version of token columns, and of the parts of a count; raise it when their content changes."""
 
 DTYPES: dict[str, str] = {
     "text_tokens": "<i4",

@@ -184,7 +184,7 @@ class BoardWatch(Watch):
             self._clock.at(stage)
 
     def collating(self) -> None:
-        """Begin the collate stage, which is of no sample."""
+        """Begin the collate stage, which belongs to no single sample."""
         if self._clock is not None:
             self._clock.at("collate")
 

@@ -68,6 +68,8 @@ _FLAGS = (
 _CHOICES = ("choices", "options")
 _MASKS = ("mask", "masked")  # true where a turn is not learnt
 _MARKING = frozenset({*_FLAGS, *_MASKS})
+# Of Qwen3 and DeepSeek, of OpenRouter, of gpt-oss: apart from the answer.
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _BOXED = ("<bbox>", "<ref-object>")  # of ms-swift, for the boxes and the names in `objects`
 
 # Types of content parts in OpenAI's Chat Completions and Responses, and in Hugging Face's chat
@@ -264,17 +266,19 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     learn = None
     if not _MARKING.isdisjoint(entry):
         learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) not in (None, 1)), None)
-        if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
-            learn = False
+        mask = next((entry[mask] for mask in _MASKS if entry.get(mask) not in (None, 0)), 0)
+        if mask:
+            learn = False if mask == 1 else mask  # others are refused like other flags
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
-        # Of Qwen3 and DeepSeek, apart from the answer.
-        if (thought := entry.get("reasoning_content")) is not None:
-            thought = message_text({"content": thought})
-        if thought and thought.strip() and "</think>" not in text:
-            text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
+        for name in _THOUGHTS:
+            if entry.get(name) is None:
+                continue
+            thought = message_text({"content": entry[name]})
+            if thought and thought.strip() and "</think>" not in text:
+                text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
         role = entry.get("from", entry.get("role"))
         return [RawTurn(role if isinstance(role, str) else "", text, learn)]
     if any(entry.get(name) for name in _CHOICES):
@@ -330,5 +334,5 @@ def _learn(flag: Any, number: int) -> bool:
     if isinstance(flag, bool) or flag in (0, 1):
         return bool(flag)
     raise DecodeError(
-        f"turn {number} has {flag!r} as the flag that it is learnt; give 0, 1, true or false"
+        f"turn {number} has {flag!r} as the flag of whether it is learnt; give 0, 1, true or false"
     )

@@ -72,13 +72,19 @@ def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(templ
     assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
 
 
-@pytest.mark.parametrize("template", [QWEN3, "chatml", GENERATION, DEEPSEEK, GLM])
-def test_reasoning_apart_from_an_answer_is_learnt_as_reasoning_in_it(template):
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        *((template, "reasoning_content") for template in (QWEN3, GENERATION, DEEPSEEK, GLM)),
+        *(("chatml", field) for field in ("reasoning_content", "reasoning", "thinking")),
+    ],
+)
+def test_reasoning_apart_from_an_answer_is_learnt_as_reasoning_in_it(template, field):
     apart, within = (
         chat(("user", "Why?"), ("assistant", said))
         for said in ("So.", "<think>\nOh.\n</think>\n\nSo.")
     )
-    apart.record["messages"][1]["reasoning_content"] = "Oh.\n"
+    apart.record["messages"][1] |= {"reasoning": "", field: "Oh.\n"}
     for learnt in (False, True):
         expected = written(make(template), within, learnt=learnt)
         assert written(make(template), apart, learnt=learnt) == expected

@@ -8,7 +8,10 @@ from datapipe.text.encode import SampleText
 from .encoding import chat, encoded, make, of_words, reason, written
 from .families import FAMILIES, QWEN2_5, QWEN2_VL
 
-HALF_LEARNT = SampleText(None, {"messages": [{"role": "gpt", "content": "a", "weight": 0.5}]}, 0)
+HALF_LEARNT, MASKED = (
+    SampleText(None, {"messages": [{"role": "gpt", "content": "a", **flag}]}, 0)
+    for flag in ({"weight": 0.5}, {"mask": "true"})
+)
 NARRATED = chat(("user", "a"), ("narrator", "b"))
 CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
@@ -28,6 +31,7 @@ CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
         (chat(("<|im_end|>", "Hm?")), "'<|im_end|>'", "chatml"),
         (chat(("user", "<image_2> or <image_1>?"), images=2), "images as 2, 1", "chatml"),
         (HALF_LEARNT, "0.5", "chatml"),
+        (MASKED, "'true'", "chatml"),
         (chat(("user", "<video>What?"), ("assistant", "b")), "<video>", "chatml"),
         (chat(("assistant", "a"), ("user", "b")), "must alternate", FAMILIES["mistral"].template),
         (SampleText("", None, 0), "neither text nor images", CONTENTS),

@@ -19,8 +19,9 @@ from datapipe.pack.input.raw_sample import (
 )
 from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
-from datapipe.text.conversation import raw_turns
-from datapipe.text.image_marks import IMAGE_PLACE
+from datapipe.text.conversation import TURN_FIELDS, known_role, raw_turns
+from datapipe.text.conversation import read_turns as turns_of
+from datapipe.text.image_marks import IMAGE_PLACE, mark_places
 from datapipe.text.messages import (
     Piece,
     RenderedTurn,
@@ -104,7 +105,16 @@ def _markup(caption: str) -> str:
 
 def _text_beside(record: Any) -> str:
     """Return a name for the texts of a record that are not learnt; "" if there are none."""
-    captions = record.get("captions") if isinstance(record, Mapping) else None
+    if not isinstance(record, Mapping):
+        return ""
+    if len(record.keys() & {*TURN_FIELDS}) > 1:
+        held = {name: turns for name in TURN_FIELDS if (turns := turns_of(record.get(name)))}
+        said = [
+            [(known_role(t.role), mark_places(t.text)) for t in turns] for turns in held.values()
+        ]
+        if any(turns != said[0] for turns in said):
+            return f"a second conversation (of {' and '.join(f'`{name}`' for name in held)})"
+    captions = record.get("captions")
     if not isinstance(captions, list) or len(set(map(str, captions))) < 2:
         return ""
     learnt = raw_text(None, record) == captions[0]

@@ -181,6 +181,21 @@ def check_message(turn: Any, what: str, *, videos: bool, understood: bool = Fals
         raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
 
 
+def refuse_unread_turns(record: Mapping[str, Any]) -> None:
+    """Raise `DecodeError` if a record without a text has turns in a form that is not read."""
+    for field in (*TURN_FIELDS[:2], "contents"):
+        turns = record.get(field)
+        if field == "contents":  # of Gemini, which packing reads in files of records alone
+            parts = turns if isinstance(turns, list) else [None]
+            turns = all(isinstance(turn, Mapping) and "parts" in turn for turn in parts) and turns
+        if turns and not is_null(turns):
+            json = f", or pack its JSON with --map 'messages={field}'"
+            raise DecodeError(
+                f"`{field}` is no list of turns of a role and a text each; write it as one"
+                f"{json if isinstance(turns, str) else ''}"
+            )
+
+
 def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
     """Return the turns of a record in its own words, or None; never raises."""
     for field in TURN_FIELDS:

@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
 from datapipe.text import preference
-from datapipe.text.conversation import conversation, has_words, raw_turns
+from datapipe.text.conversation import (
+    conversation,
+    has_words,
+    raw_turns,
+    refuse_unread_turns,
+)
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
 from datapipe.text.sample_text import raw_text
@@ -205,6 +210,8 @@ def _plain_pieces(sample: SampleText) -> tuple[list[Piece], list[Medium]]:
     text = raw_text(sample.caption, sample.record)
     if isinstance(sample.record, Mapping):
         check_marks(text, sample.record, is_answer=True)
+        if sample.caption is None and not text.strip():
+            refuse_unread_turns(sample.record)
     (pieces,), unmarked = _split(mark_all([text], sample.images), sample)
     return pieces, unmarked
 

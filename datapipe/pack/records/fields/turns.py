@@ -19,7 +19,13 @@ from datapipe.pack.records.images.fields import (
 )
 from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.pack.records.videos import without_videos
-from datapipe.text.conversation import check_message, conversation, part_kind
+from datapipe.text.conversation import (
+    TURN_FIELDS,
+    check_message,
+    conversation,
+    part_kind,
+    read_turns,
+)
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
 from datapipe.text.other_media import is_null
 from datapipe.text.videos import VIDEO_FIELD
@@ -86,6 +92,10 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     images = in_parts or listed or named
     images, turns = _in_order(images, turns)
     kept = {**kept, field: turns}
+    for first in TURN_FIELDS[: TURN_FIELDS.index(field)]:  # a loader would take the other turns
+        if read_turns(kept.get(first)) and read_turns(turns):
+            kept |= {first: turns, field: kept[first]}
+            break
     if VIDEO_FIELD in kept:
         return images, kept  # how many places there are is known with the frames
     read = conversation(kept, images=len(images))

@@ -207,7 +207,7 @@ def test_a_tar_that_was_finished_and_is_cut_off_is_refused(make_shard, size, sai
         read(raw)
 
 
-def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard):
+def test_a_table_that_is_damaged_or_cannot_be_read_is_refused(make_shard):
     make_shard(ROWS)
     raw = make_shard([row(0, key="000010000")], "00001")
     assert estimate(READER, raw) == 12
@@ -215,6 +215,10 @@ def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard):
     assert estimate(READER, raw) == 2  # by the first that can be read
     assert choose_reader(raw) is READER
     with pytest.raises(PackError, match=r"00000.parquet is damaged"):
+        read(raw)
+    (raw / "00000.parquet").unlink()
+    (raw / "00000.parquet").symlink_to("/proc/self/mem")  # which cannot be read at its start
+    with pytest.raises(PackError, match=r"00000.parquet: cannot be read: Input/output error"):
         read(raw)
 
 

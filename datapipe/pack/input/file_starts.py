@@ -11,6 +11,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from datapipe.errors import PackError
+
 _START = 1 << 16  # bytes of a text that tell what it holds
 _LINES = 200
 # A path and nothing else; names with blanks are taken for sentences.
@@ -30,6 +32,17 @@ def start_of(path: str | os.PathLike[str], most: int = _START) -> bytes:
         finally:
             os.close(descriptor)
     return b""
+
+
+def ends_of(path: Path, most: int) -> tuple[bytes, bytes]:
+    """Return the first and the last bytes of a file; PackError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(most)
+            file.seek(max(os.fstat(file.fileno()).st_size - most, 0))
+            return start, file.read(most)
+    except OSError as error:
+        raise PackError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def start_of_text(path: Path) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
+from datapipe.pack.input.file_starts import ends_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
@@ -106,9 +107,7 @@ class CocoReader(CaptionReader):
 
 
 def _without_captions(path: Path) -> PackError:
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - 64, 0))
-        tail = b"".join(file.read().split())
+    tail = b"".join(ends_of(path, 64)[1].split())
     if not tail.endswith((b"]}", b"}}")):
         for _ in read_member_arrays(path, ()):  # says where it is cut off
             pass

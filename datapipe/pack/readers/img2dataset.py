@@ -17,7 +17,7 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.file_starts import start_of
+from datapipe.pack.input.file_starts import ends_of, start_of
 from datapipe.pack.input.members import member_rejects, read_members, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, Input, ReadOptions, Reject, printable
 from datapipe.pack.input.rejected import rejected
@@ -154,12 +154,9 @@ def _read_shard(survey: Survey, shard: DownloadedShard, options: ReadOptions) ->
 
 def _is_begun(table: Path) -> bool:
     """Return whether a table was begun and has no end yet, as where a download stopped."""
-    with table.open("rb") as file:
-        head = file.read(4)
-        file.seek(max(table.stat().st_size - 4, 0))
-        tail = file.read(4)
-        size = file.tell()
-    return not head or (head == b"PAR1" and (tail != b"PAR1" or size < 12))
+    head, tail = ends_of(table, 12)
+    is_whole = tail.endswith(b"PAR1") and len(tail) == 12
+    return not head or (head.startswith(b"PAR1") and not is_whole)
 
 
 def _key(row: _Row | Reject, width: int) -> str:

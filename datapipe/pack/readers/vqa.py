@@ -26,6 +26,7 @@ from typing import Any
 
 from datapipe.errors import MissingMember, PackError
 from datapipe.pack.input.disk_join import disk_join, identity
+from datapipe.pack.input.file_starts import ends_of
 from datapipe.pack.input.raw_sample import Input, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
@@ -257,7 +258,7 @@ def _holds_answers(path: Path) -> bool:
 def _sniff(path: Path) -> QuestionFile | None:
     """Return how a file holds questions, by its start; None if it holds none."""
     for array in _LAYOUTS:
-        with suppress(OSError):
+        with suppress(PackError):
             most = 1 if array == _OF_IMAGES else _MOST
             first = [value for value, _ in first_entries(_questions(path, array, LOOK), 1 + most)]
             if first and _is_question(first[0]) and (most == 1 or not _are_lines(path)):
@@ -284,9 +285,8 @@ def _questions(path: Path, array: str, most: int | None = None) -> Generator[tup
             for name, question in read_members(path, most=most):
                 yield question, name
         return
-    with path.open("rb") as file:
-        if not file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-            return
+    if not ends_of(path, 64)[0].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        return
     with closing(read_file(path, path.name)) as records:
         for _, record in records:
             questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
@@ -307,10 +307,7 @@ def _is_question(entry: Any) -> bool:
 
 def _text_member(path: Path, name: str) -> str:
     """Return a text that stands near the start or the end of a file, outside of its arrays."""
-    with path.open("rb") as file:
-        start = file.read(_ENDS)
-        file.seek(max(path.stat().st_size - _ENDS, 0))
-        end = file.read()
+    start, end = ends_of(path, _ENDS)
     pattern = re.compile((_TEXT_MEMBER % name).encode())
     match = pattern.search(start) or pattern.search(end)
     return match[1].decode(errors="replace") if match else ""

@@ -51,7 +51,7 @@ def test_images_that_no_record_names_are_counted_however_the_folder_is_given(
     report = pack_dataset(given.format(absolute=raw), out, image_root=image_root)
     assert (report.samples, report.rejected, report.left_out) == (10, 0, 10)
     assert report.notes[-1] == (
-        "left out: 10 files, images that no record names (images/10.jpg, images/11.jpg, "
+        "left out: 10 files, images that no sample has (images/10.jpg, images/11.jpg, "
         "images/12.jpg, images/13.jpg, images/14.jpg and 5 more)"
     )
 

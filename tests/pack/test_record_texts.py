@@ -65,7 +65,7 @@ def test_faulty_records_are_named_by_their_places(images, tmp_path, rejects, nam
     for words, named in (
         ("`mask` are not trained on", f"{name}#2"),
         ("`depth` are not trained on", f"{name}#4"),
-        ("images that no record names", "images/3.jpg"),
+        ("images that no sample has", "images/3.jpg"),
     ):
         assert any(words in note and named in note for note in report.notes)
     assert pack_dataset(images, out, max_rejects=10).notes == report.notes

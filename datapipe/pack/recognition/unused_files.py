@@ -92,7 +92,7 @@ def _reason(name: str, format: str) -> str:
     if name.endswith(_ENDINGS):
         return "no data"
     if is_image_extension(ext):
-        return "images that no record names" if format != "webdataset" else "images outside of tars"
+        return "images that no sample has" if format != "webdataset" else "images outside of tars"
     if ext in TEXT_EXTENSIONS:
         return f"texts that the format {format} does not read"
     if kind_of_name(name):

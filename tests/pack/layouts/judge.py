@@ -23,7 +23,7 @@ from .table import Fate, Layout, Refused, Sample
 
 _SPACES = re.compile(r"\s*<image>\s*")
 _INTEGER = re.compile(r"\d[\d,]*")
-_LEFT_OUT = re.compile(r"left out|no record names|not (packed|taken|used|read)")
+_LEFT_OUT = re.compile(r"left out|no sample has|not (packed|taken|used|read)")
 _FORMATS = re.compile(r"the formats are\n(?:  --format .*(?:\n|$))+")
 """List of all formats, in which any word may stand."""
 

@@ -135,12 +135,14 @@ def inspect_sample(dataset: str | PathLike[str], which: int | str) -> InspectedS
 
 
 def _number(dataset: Dataset, which: int | str) -> int:
+    if not len(dataset):
+        raise PlanError(f"{dataset.title} has no samples to show; give a dataset that has some")
     if isinstance(which, str):
         if (found := find_keys(dataset.columns, [which]).get(which)) is None:
             keys = dataset.columns.keys(np.arange(min(_SHOWN, len(dataset))))
             raise PlanError(
                 f"{dataset.title}: no sample has the key {shorten(which)}; its keys are "
-                f"{', '.join(map(repr, keys))}, ..."
+                f"{', '.join(map(repr, keys))}{', ...' if len(keys) < len(dataset) else ''}"
             )
         return found
     if not 0 <= which < len(dataset):

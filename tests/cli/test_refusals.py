@@ -1,6 +1,7 @@
 """What a command cannot do is said in a line: value, cause, remedy. No dataset is written."""
 
 import shlex
+import tarfile
 
 import pytest
 
@@ -23,6 +24,9 @@ def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     (folder / "lacking.py").write_text("import not_installed_at_all")
     (folder / "failing.py").write_text("1 / 0")
     (folder / "empty").mkdir()
+    (folder / "hollow").mkdir()
+    tarfile.open(folder / "hollow" / "0.tar", "w").close()
+    datapipe.index_shards(folder / "hollow")
     (folder / "notes").mkdir()
     (folder / "notes" / "notes.txt").touch()
     (folder / "unfinished" / ".pack").mkdir(parents=True)

@@ -12,7 +12,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from shutil import rmtree
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import pyarrow as pa
@@ -131,13 +131,20 @@ def repair_dataset(
     if in_place and isinstance(located.shards, RemoteSource):
         raise PackError(f"{dataset}: a URL cannot be repaired in place; give a new folder")
     folder = None if out is None else folder_outside(out, dataset, located.shards.folder)
-    with TemporaryDirectory(prefix="datapipe-repair-") as spool:
-        found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
-        found.collect()
-        if folder is None:
-            samples, remade = found.remake()
-        else:
-            samples, remade = found.copy(folder, output), ()
+    try:
+        with TemporaryDirectory(prefix="datapipe-repair-") as spool:
+            found = _DatasetSalvage(located, Path(spool), unchecked=unchecked)
+            found.collect()
+            if folder is None:
+                samples, remade = found.remake()
+            else:
+                samples, remade = found.copy(folder, output), ()
+    except OSError as error:
+        raise PackError(
+            f"{dataset}: its repair cannot be written ({error.strerror or error}); give "
+            f"{located.home if folder is None else folder} and {gettempdir()} space for the "
+            "indexes, and the command again"
+        ) from error
     return RepairReport(
         output=str(dataset if out is None else out),
         samples=samples,

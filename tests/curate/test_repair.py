@@ -5,6 +5,7 @@
 
 import os
 import random
+import resource
 import shutil
 from collections import Counter
 
@@ -16,6 +17,7 @@ from datapipe.cli.verify import next_step
 from datapipe.errors import PackError
 from tests.flipping import flip
 from tests.inspect.damage import KINDS, WAYS, harm, original
+from tests.limits import limited
 
 ROUNDS = int(os.environ.get("DATAPIPE_DAMAGES", "3"))
 
@@ -140,6 +142,9 @@ def test_a_repaired_dataset_is_no_view(whole, tmp_path):
 
 def test_a_lost_manifest_is_made_again(harmed, whole):
     (harmed / "dataset.json").write_text("{")
+    error = rf"{harmed}: its repair cannot be written .* give {harmed} and .* space"
+    with limited(resource.RLIMIT_FSIZE, 100), pytest.raises(PackError, match=error):
+        datapipe.repair_dataset(harmed, in_place=True)
     report = datapipe.repair_dataset(harmed, in_place=True)
     assert "dataset.json" in report.remade
     assert (harmed / "dataset.json.damaged").read_text() == "{"

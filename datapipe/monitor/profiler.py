@@ -30,10 +30,16 @@ def prepared() -> bool:
     there = KinetoStepTracker.erase_step_count("ProfilerStep")
     if there:
         KinetoStepTracker.init_step_count("ProfilerStep")
-    return bool(there) and any(
-        each.step_rec_fn or each.profiler is None or each.profiler.kineto_results is None
-        for each in _all(sys.modules["torch"].profiler.profile)
-    )
+    return bool(there) and any(map(_may_run, _all(sys.modules["torch"].profiler.profile)))
+
+
+def _may_run(profile: Any) -> bool:
+    """Check whether a `torch.profiler.profile` is not stopped: it is in a step, or before any."""
+    if profile.step_rec_fn:
+        return True
+    if profile.profiler is None:  # it has recorded nothing
+        return not profile.step_num
+    return profile.profiler.kineto_results is None
 
 
 def _all(kind: type[Any]) -> list[Any]:

@@ -150,9 +150,15 @@ def test_a_profiler_of_the_user_is_left_alone(schedule, begin):
     assert steps(lambda: torch.ones(3).add(1)).report().sampled is not None  # and so it goes on
 
 
-def test_steps_are_recorded_after_a_profiler_that_only_stop_ended():
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+WAITS = torch.profiler.schedule(wait=9, warmup=1, active=1)
+
+
+@pytest.mark.parametrize("schedule", [None, WAITS])
+def test_steps_are_recorded_after_a_profiler_that_only_stop_ended(schedule):
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    profiler = torch.profiler.profile(activities=cpu, schedule=schedule)
     profiler.start()
+    profiler.step()
     profiler.stop()
     assert steps(lambda: torch.ones(3).add(1)).report().sampled is not None
 

@@ -209,7 +209,7 @@ def make_loader(
         decoder=decoder,
         device=as_spec(DeviceSpec, device),
         cache=cache if cache is not None and cache.keeps_samples else None,
-        static_shapes=packs is not None and packs.static_shapes,
+        static_shapes=packs if packs is not None and packs.static_shapes else None,
         batch=batch,
         for_model=model is not None,
     )

@@ -28,7 +28,7 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher, resolve_device
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.options import LoaderOptions
 from datapipe.loader.schedule.state import compare
-from datapipe.loader.specs import BatchSpec, DeviceSpec, Workers
+from datapipe.loader.specs import BatchSpec, DeviceSpec, PackSpec, Workers
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
@@ -58,7 +58,7 @@ class SampleWork:
     decoder: DecoderName | DaliOptions
     device: DeviceSpec
     cache: CacheSpec | None
-    static_shapes: bool  # packs have constant shapes
+    static_shapes: PackSpec | None  # of packs that have constant shapes
     batch: BatchSpec  # shapes of padded batches
     for_model: bool = False  # options came from a model of Hugging Face
 
@@ -74,7 +74,7 @@ class SampleWork:
 
     def check(self, meta: Sequence[str], *, train_tokens: bool) -> None:
         """Raise `PlanError` for options about images or tokens if there are none."""
-        check_rows(self.batch, self.image)
+        self.check_rows(self.image)
         if GEOMETRY in meta and self.image is None:
             raise PlanError(f"{GEOMETRY} in meta is about images; give image=ImageSpec(...)")
         counting = {"train_tokens": train_tokens}
@@ -82,6 +82,29 @@ class SampleWork:
         for name, given in counting.items():
             if given and self.text is None:
                 raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
+
+    def check_rows(self, image: ImageSpec | None) -> None:
+        """Raise `PlanError` for constant rows if images are left out, or differ in size."""
+        batch, pack = self.batch, self.static_shapes
+        if pack is not None and image is not None:
+            said, of_images, remedy = "static_shapes", pack.max_patches is None, "max_patches="
+        elif batch.sample_rows is not None:
+            of_images, remedy = batch.sample_images is not None, "sample_patches="
+            said = f"{'sample_images' if of_images else 'sample_patches'}={batch.sample_rows}"
+        else:
+            return
+        if image is None:
+            raise PlanError(f"{said} is about images; give image=ImageSpec(...), or leave it out")
+        if form_of(image).padded:
+            raise PlanError(
+                f"{said}: with resize={image.resize!r} batches have images of their own size, so "
+                "no number of them makes one shape; give another resize="
+            )
+        if of_images and image.resize in ("native", "tiles"):
+            raise PlanError(
+                f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
+                f"give {remedy} instead of a number of images"
+            )
 
     def described(self, plan: PlanOptions, options: LoaderOptions) -> dict[str, Any]:
         """Return all that the time of a batch depends on, by name; not the order of samples."""
@@ -97,26 +120,6 @@ class SampleWork:
             "verify": options.verify,
             "workers": options.workers.kind,
         }
-
-
-def check_rows(batch: BatchSpec, image: ImageSpec | None) -> None:
-    """Raise `PlanError` for a constant number of rows if images are left out, or differ in size."""
-    if batch.sample_rows is None:
-        return
-    name = "sample_patches" if batch.sample_images is None else "sample_images"
-    said = f"{name}={batch.sample_rows}"
-    if image is None:
-        raise PlanError(f"{said} is about images; give image=ImageSpec(...), or leave it out")
-    if form_of(image).padded:
-        raise PlanError(
-            f"{said}: with resize={image.resize!r} batches have images of their own size, so "
-            "no number of them makes one shape; give another resize="
-        )
-    if name == "sample_images" and not image.one_size:
-        raise PlanError(
-            f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
-            "give sample_patches= instead"
-        )
 
 
 def work_on(
@@ -216,7 +219,7 @@ class ImagePath:
         """
         here, made = self.work.image, self.made
         if own is not None and here is not None and own != here:
-            check_rows(self.work.batch, own)
+            self.work.check_rows(own)
             self._check_beside(here, own)
             made = own if self.prefetcher is None else unnormalized(own)
         if made is not None and self.work.keeps_on_device:

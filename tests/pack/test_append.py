@@ -83,6 +83,30 @@ def test_a_third_part_counts_too_whatever_a_finished_append_left_behind(
     assert contents(again) == after
     assert after["rejects.jsonl"].startswith(before)
     assert len(after["rejects.jsonl"].splitlines()) == 5
+    # A script that packs and appends all of them does nothing when it runs again.
+    for number, raw in enumerate(("first", "second", "third")):
+        options = {"shard_size": 3 if number else 2, "max_rejects": 9, "append": number > 0}
+        assert pack_dataset(tmp_path / raw, again, **options).finished_before
+    assert contents(again) == after
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("texts", [False, True])
+def test_other_data_under_the_names_of_packed_data_are_refused(
+    raws, appended, contents, texts, append
+):
+    before = contents(appended)
+    folder = raws[0]
+    for number in range(5):
+        if texts:
+            (folder / f"{number:03d}.txt").write_text(f"another photograph {number}")
+        else:  # bytes behind the end of a JPEG are part of its file
+            with (folder / f"{number:03d}.jpg").open("ab") as file:
+                file.write(bytes(1 + number))
+    name = "000.txt" if texts else "000.jpg, as every other image,"
+    with pytest.raises(PackError, match=f"{name} is not what a finished shard was packed from"):
+        pack_dataset(folder, appended, shard_size=2, append=append)
+    assert contents(appended) == before
 
 
 def test_nothing_is_appended_to_what_is_no_finished_pack(tmp_path, raws, make_tar):

@@ -89,9 +89,9 @@ class Job:
         else:
             manifest = self.run(before)
         if not dry_run:
-            # What is there already would not know of shards that were added.
-            stale = () if manifest is before else present_sidecars(self.out)
-            write_sidecars(self.out, manifest, {*sidecars, *stale})
+            # What is there already may not know of shards that were added, by a run that was killed
+            # after them, too.
+            write_sidecars(self.out, manifest, {*sidecars, *present_sidecars(self.out)})
         return self.report(manifest, finished_before=manifest is before)
 
     def report(

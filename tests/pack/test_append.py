@@ -21,7 +21,7 @@ def raws(tmp_path, make_folder, make_broken):
 @pytest.fixture
 def appended(tmp_path, raws):
     first, second = raws
-    pack_dataset(first, tmp_path / "out", shard_size=2, sidecars="dali,wids")
+    pack_dataset(first, tmp_path / "out", shard_size=2, sidecars="dali,wids,energon")
     pack_dataset(second, tmp_path / "out", shard_size=3, max_rejects=9, append=True)
     return tmp_path / "out"
 
@@ -37,13 +37,16 @@ def test_new_shards_follow_the_old_which_stay_as_they_are(
     assert keys[:5] == [f"{number:09d}" for number in range(5)]
     assert min(keys[5:]) >= "000000005"
     index = json.loads(after["shardindex.json"])
-    assert len(index["shardlist"]) == sum(name.endswith(".idx") for name in after) == 5
+    assert len(index["shardlist"]) == sum(name.endswith(".tar.idx") for name in after) == 5
+    assert "shard-000004.tar" in after[".nv-meta/split.yaml"].decode()
     document = json.loads(after["dataset.json"])
     assert [part["shards"] for part in document["parts"]] == [3, 2]
     assert (document["samples"], document["rejected"]) == (9, 4)
     assert len(after["rejects.jsonl"].splitlines()) == 4
     assert len(make_loader(appended, batch_size=1, num_workers=0)) == 9
-    # Either pack again says that it is done.
+    # Either pack again says that it is done, and writes the sidecars that a kill left as they were.
+    (appended / "shardindex.json").write_text("stale")
+    (appended / "shard-000004.idx").unlink()
     report = pack_dataset(raws[1], appended, shard_size=3, max_rejects=9, append=True)
     assert (report.finished_before, report.samples) == (True, 9)
     assert pack_dataset(raws[0], appended, shard_size=2).finished_before
@@ -52,7 +55,7 @@ def test_new_shards_follow_the_old_which_stay_as_they_are(
 
 def test_an_interrupted_append_is_finished_by_the_same_command(tmp_path, raws, appended, contents):
     out = tmp_path / "again"
-    pack_dataset(raws[0], out, shard_size=2, sidecars="dali,wids")
+    pack_dataset(raws[0], out, shard_size=2, sidecars="dali,wids,energon")
     with pytest.raises(PackError, match="Finished shards are kept"):
         pack_dataset(raws[1], out, shard_size=3, max_rejects=0, append=True)
     assert len(make_loader(out, batch_size=1, num_workers=0)) == 5

@@ -31,7 +31,7 @@ from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError, PlanError
-from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset import Dataset, check_shards, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
 from datapipe.index.manifest import (
     MANIFEST,
@@ -185,13 +185,17 @@ def array_folder(arrays: str | PathLike[str]) -> Path:
 
 
 def arrays_at(out: Path) -> Manifest | None:
-    """Return the manifest of finished arrays, None for a new folder; `PackError` for any other."""
+    """Return the manifest of finished arrays, None for a new folder.
+
+    `PackError` for any other folder, `IndexMismatch` if a file is missing or was cut since.
+    """
     if not (out / MANIFEST).exists():
         refuse_foreign(out)
         return None
     manifest = read_manifest(out)
     if manifest.arrays is None:
         raise PackError(f"{out} holds shards; give another folder for the arrays")
+    check_shards(out, manifest)
     return manifest
 
 

@@ -81,6 +81,9 @@ def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
     assert again.finished_before
     assert (again.samples, again.images, again.bytes) == (first.samples, first.images, first.bytes)
     assert contents(tmp_path / "arrays") == before
+    (tmp_path / "arrays" / "images.npy").unlink()
+    with pytest.raises(datapipe.IndexMismatch, match=r"images\.npy is missing"):
+        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
 
 
 def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path, rejects):

@@ -153,7 +153,7 @@ def _print_repair(report: RepairReport, *, in_place: bool = False, unchecked: bo
             "which bytes they had"
         )
     if in_place:
-        rows["rebuilt"] = ", ".join(report.remade) or "nothing; everything is intact"
+        rows["rebuilt"] = ", ".join(report.remade) or "nothing; samples and indexes are intact"
     else:
         rows["gone"] = f"{len({(f.file, f.key) for f in report.lost}):,}"
     rows["time"] = f"{report.seconds:.1f} s"

@@ -30,8 +30,8 @@ from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
 from datapipe.decode.spec import ImageSpec
-from datapipe.errors import PackError, PlanError
-from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.errors import PackError, PlanError, StoreError
+from datapipe.index.dataset import Dataset, check_shards, open_dataset
 from datapipe.index.files.block_checksums import SUMS, write_sums
 from datapipe.index.manifest import (
     MANIFEST,
@@ -185,13 +185,17 @@ def array_folder(arrays: str | PathLike[str]) -> Path:
 
 
 def arrays_at(out: Path) -> Manifest | None:
-    """Return the manifest of finished arrays, None for a new folder; `PackError` for any other."""
+    """Return the manifest of finished arrays, None for a new folder.
+
+    `PackError` for any other folder, `IndexMismatch` if a file is missing or was cut since.
+    """
     if not (out / MANIFEST).exists():
         refuse_foreign(out)
         return None
     manifest = read_manifest(out)
     if manifest.arrays is None:
         raise PackError(f"{out} holds shards; give another folder for the arrays")
+    check_shards(out, manifest)
     return manifest
 
 
@@ -330,8 +334,7 @@ class _Conversion:
         journal.sync_rejects()
         rejects = journal.rejects_path.read_bytes()
         sums = write_sums(work, [name for name in CHECKED if name in names])
-        names = [*names, SUMS]
-        before = self.dataset.home / REJECTS
+        names, earlier = [*names, SUMS], self._earlier_rejects()
         manifest = Manifest(
             shards=tuple(journal.parts),
             parts=(
@@ -357,8 +360,19 @@ class _Conversion:
             raise PackError(f"{self.out}: none of {source.samples:,} samples can be used")
         for name in (*names, *(part.index for part in journal.parts)):
             (work / name).replace(self.out / name)
-        content = (before.read_bytes() if before.exists() else b"") + rejects
-        if content:
+        if content := earlier + rejects:
             replace_file(self.out / REJECTS, content)
         publish(self.out, manifest)
         return manifest
+
+    def _earlier_rejects(self) -> bytes:
+        """Return the rejects of the packs that made the shards; none where the file is missing."""
+        folder = self.dataset.folder
+        try:
+            if isinstance(folder, RemoteFolder):
+                return folder.read(REJECTS) if self.dataset.manifest.rejected else b""
+            return (self.dataset.home / REJECTS).read_bytes()
+        except (OSError, StoreError) as error:
+            if isinstance(error.__cause__ or error, FileNotFoundError):
+                return b""
+            raise

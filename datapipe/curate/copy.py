@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from datapipe.curate.new_shards import SampleRun, ShardCopier, new_shards, shard_copier
 from datapipe.curate.spec import CopyReport, CopySpec
 from datapipe.errors import PackError
+from datapipe.index.dataset import check_shards
 from datapipe.index.manifest import MANIFEST, Manifest, fsync_folder, read_manifest
 from datapipe.index.parquet import SCHEMA, with_offsets
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
@@ -83,7 +84,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
     """Return the finished dataset in `out`; None if it is still to be made.
 
     Raises PackError if something else is there, or a dataset made by anything but `made_by`; the
-    option `but` is not compared.
+    option `but` is not compared. IndexMismatch if a shard is missing or was cut since.
     """
     journals.refuse_foreign(out)
     if not (out / MANIFEST).exists():
@@ -93,6 +94,7 @@ def finished_in(out: Path, made_by: dict[str, Any], *, but: str = "") -> Manifes
         raise PackError(f"{out} holds another dataset; give a new folder")
     options = manifest.parts[0].options
     journals.same_options(out, {name: options[name] for name in options if name != but}, made_by)
+    check_shards(out, manifest)
     journals.remove_finished(out, manifest, lock_check=True)  # left by a kill after the manifest
     return manifest
 

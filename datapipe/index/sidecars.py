@@ -78,7 +78,7 @@ class DaliIndexes(Sidecars):
             return []
         path = self._folder / f"{shard.name.removesuffix('.tar')}.idx"
         lines = [f"v1.2 {table.num_rows}", *_dali_lines(shard, table)]
-        replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+        _put(path, "".join(f"{line}\n" for line in lines).encode())
         return [path]
 
 
@@ -119,7 +119,7 @@ class WidsList(Sidecars):
     def finish(self) -> list[Path]:
         document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": self._shards}
         path = self._folder / "shardindex.json"
-        replace_file(path, json.dumps(document, indent=2).encode())
+        _put(path, json.dumps(document, indent=2).encode())
         return [path]
 
 
@@ -179,7 +179,7 @@ class EnergonMetadata(Sidecars):
         last = np.cumsum(pc.list_value_length(table["ext"]).to_numpy()) - 1
         edges = np.zeros(table.num_rows + 1, "<u8")
         edges[1:] = _ends(table)[last]
-        replace_file(path, edges.tobytes())
+        _put(path, edges.tobytes())
         return [path]
 
     def finish(self) -> list[Path]:
@@ -190,12 +190,14 @@ class EnergonMetadata(Sidecars):
         if self._counts and self._captioned and self._images <= _DECODED:
             dataset = _CAPTIONING.format(image=",".join(sorted(self._images)))
         info = folder / ".info.json"
-        replace_file(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
+        _put(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
+        path, names = folder / "split.yaml", list(self._counts)
+        before = path.read_bytes().count(b"\n  - ") if path.exists() else 0
         settings = {
-            folder / "dataset.yaml": dataset,
-            folder / "split.yaml": _split_yaml(list(self._counts)),
+            folder / "dataset.yaml": (dataset, dataset),
+            path: (_split_yaml(names), _split_yaml(names[:before])),  # of fewer shards
         }
-        return [info, *(path for path, text in settings.items() if _settle(path, text.encode()))]
+        return [info, *(path for path, texts in settings.items() if _settle(path, *texts))]
 
 
 def _split_yaml(names: Sequence[str]) -> str:
@@ -207,12 +209,19 @@ def _split_yaml(names: Sequence[str]) -> str:
     return f"split_parts:\n{train}\n  val: []\n  test: []\nexclude: []\n"
 
 
-def _settle(path: Path, content: bytes) -> bool:
-    if path.exists() and path.read_bytes() != content:
+def _settle(path: Path, text: str, earlier: str) -> bool:
+    """Write settings, unless a person wrote other ones; return whether they are there."""
+    if path.exists() and path.read_bytes() not in (text.encode(), earlier.encode()):
         logger.warning("%s is kept as it was; delete it to have it rebuilt for these shards", path)
         return False
-    replace_file(path, content)
+    _put(path, text.encode())
     return True
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file, unless it has this content: its folder may be read-only."""
+    if not path.exists() or path.read_bytes() != content:
+        replace_file(path, content)
 
 
 def _ends(table: pa.Table) -> Int64:

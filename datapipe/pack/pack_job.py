@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
 
-from datapipe.errors import PackError, SampleError
+from datapipe.errors import IndexMismatch, PackError, SampleError
 from datapipe.index.dataset import check_shards
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, read_manifest
@@ -41,7 +41,7 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
-from datapipe.pack.same_texts import refuse_changed_texts
+from datapipe.pack.same_inputs import refuse_changed
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sink, in_shards
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
@@ -89,9 +89,9 @@ class Job:
         else:
             manifest = self.run(before)
         if not dry_run:
-            # What is there already would not know of shards that were added.
-            stale = () if manifest is before else present_sidecars(self.out)
-            write_sidecars(self.out, manifest, {*sidecars, *stale})
+            # What is there already may not know of shards that were added, by a run that was killed
+            # after them, too.
+            write_sidecars(self.out, manifest, {*sidecars, *present_sidecars(self.out)})
         return self.report(manifest, finished_before=manifest is before)
 
     def report(
@@ -170,12 +170,33 @@ class Job:
                     "command and --append"
                 )
             self.same_as(before, self.out)
+            self._refuse_changed(before.shards[: before.parts[0].shards])
             return True
-        last = before.parts[-1]
-        if appending or given_options(last.options) != self.options.to_dict():
-            return False
-        count = self._count_all()
-        return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
+        ends = itertools.accumulate(part.shards for part in before.parts)
+        alike = [
+            (before.shards[end - part.shards : end], part)
+            for end, part in zip(ends, before.parts, strict=True)
+            if given_options(part.options) == self.options.to_dict()
+        ]
+        count = self._count_all() if alike else InputCount()
+        for shards, part in alike:
+            if (count.number, count.digest) == (part.inputs, part.inputs_sha256):
+                self._refuse_changed(shards)
+                return True
+        return False
+
+    def _refuse_changed(self, shards: Sequence[Shard]) -> None:
+        """Refuse inputs that are called as those of finished shards and hold something else."""
+        inputs = itertools.islice(self.reading.raw_inputs(Notes(), None), self.options.limit)
+        with suppress(IndexMismatch):  # of a damaged index, which its readers name
+            for _ in self._compared(shards, inputs):
+                pass
+
+    def _compared(self, shards: Sequence[Shard], inputs: Iterator[RawInput]) -> Iterator[RawInput]:
+        """Return the inputs of finished shards, which are compared with these on the way."""
+        options = self.options
+        texts, images = options.map is None, not options.shrink.active  # else they are made anew
+        return refuse_changed(self.out, shards, inputs, texts=texts, images=images)
 
     def same_as(self, before: Manifest, out: Path | str) -> None:
         """Refuse a finished dataset that this pack would not make."""
@@ -205,9 +226,7 @@ class Job:
     ) -> Manifest:
         count = InputCount()
         done: Iterator[RawInput] = itertools.islice(inputs, journal.last.inputs)
-        if self.options.map is None:  # which makes other texts of what files hold
-            done = refuse_changed_texts(self.out, journal.shards, done)
-        for sample in done:
+        for sample in self._compared(journal.shards, done):
             count.add(self._facts(sample))
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)

@@ -48,4 +48,6 @@ def test_a_field_that_no_record_has_is_refused_and_nothing_is_written(run, raw, 
     assert not (tmp_path / "out" / "fields").exists()
     run("index", tmp_path / "out", "--fields", "id")
     assert run("index", tmp_path / "out", "--fields", "scores").exit_code == 1
+    refused = run("index", tmp_path / "out", "--fields", "id", "--ignore", "*.seg.png")
+    assert "--ignore applies to tars from another writer" in refused.stderr
     assert list((tmp_path / "out" / "fields").glob("*/field.json"))

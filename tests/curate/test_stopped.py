@@ -85,6 +85,9 @@ def test_a_full_disk_is_named_and_the_same_call_copies_what_is_left(
     assert (report.finished_before, report.samples) == (True, 13)
     assert marks(out) == copied
     refuse_others(shards, tmp_path)
+    (out / "shard-000001.tar").unlink()
+    with pytest.raises(datapipe.IndexMismatch, match=r"shard-000001\.tar is missing"):
+        some(shards, out)
 
 
 def refuse_others(shards, folder):

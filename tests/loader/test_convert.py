@@ -81,6 +81,9 @@ def test_the_same_command_again_has_nothing_to_do(packed, tmp_path, contents):
     assert again.finished_before
     assert (again.samples, again.images, again.bytes) == (first.samples, first.images, first.bytes)
     assert contents(tmp_path / "arrays") == before
+    (tmp_path / "arrays" / "images.npy").unlink()
+    with pytest.raises(datapipe.IndexMismatch, match=r"images\.npy is missing"):
+        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
 
 
 def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_path, rejects):
@@ -144,13 +147,17 @@ def test_a_disk_that_is_too_small_is_found_out_first(packed, tmp_path):
     assert report.samples == 37
 
 
-def test_shards_that_lie_elsewhere(packed, tmp_path, monkeypatch, contents):
+def test_shards_that_lie_elsewhere(packed, tmp_path, monkeypatch, contents, make_folder, rejects):
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    convert_dataset(packed, tmp_path / "here", image=IMAGE)
-    with serving(packed) as server:
+    shards, more = shutil.copytree(packed, tmp_path / "shards"), make_folder(tmp_path / "more", 2)
+    (more / "empty.jpg").touch()
+    datapipe.pack_dataset(more, shards, append=True, max_rejects=1)
+    convert_dataset(shards, tmp_path / "here", image=IMAGE)
+    with serving(shards) as server:
         convert_dataset(server.url, tmp_path / "there", image=IMAGE, workers=2)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
+    assert [reject["source"] for reject in rejects(tmp_path / "there")] == ["empty.jpg"]
 
 
 def test_tars_of_someone_else(packed, tmp_path):

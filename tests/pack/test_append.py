@@ -21,7 +21,7 @@ def raws(tmp_path, make_folder, make_broken):
 @pytest.fixture
 def appended(tmp_path, raws):
     first, second = raws
-    pack_dataset(first, tmp_path / "out", shard_size=2, sidecars="dali,wids")
+    pack_dataset(first, tmp_path / "out", shard_size=2, sidecars="dali,wids,energon")
     pack_dataset(second, tmp_path / "out", shard_size=3, max_rejects=9, append=True)
     return tmp_path / "out"
 
@@ -37,13 +37,16 @@ def test_new_shards_follow_the_old_which_stay_as_they_are(
     assert keys[:5] == [f"{number:09d}" for number in range(5)]
     assert min(keys[5:]) >= "000000005"
     index = json.loads(after["shardindex.json"])
-    assert len(index["shardlist"]) == sum(name.endswith(".idx") for name in after) == 5
+    assert len(index["shardlist"]) == sum(name.endswith(".tar.idx") for name in after) == 5
+    assert "shard-000004.tar" in after[".nv-meta/split.yaml"].decode()
     document = json.loads(after["dataset.json"])
     assert [part["shards"] for part in document["parts"]] == [3, 2]
     assert (document["samples"], document["rejected"]) == (9, 4)
     assert len(after["rejects.jsonl"].splitlines()) == 4
     assert len(make_loader(appended, batch_size=1, num_workers=0)) == 9
-    # Either pack again says that it is done.
+    # Either pack again says that it is done, and writes the sidecars that a kill left as they were.
+    (appended / "shardindex.json").write_text("stale")
+    (appended / "shard-000004.idx").unlink()
     report = pack_dataset(raws[1], appended, shard_size=3, max_rejects=9, append=True)
     assert (report.finished_before, report.samples) == (True, 9)
     assert pack_dataset(raws[0], appended, shard_size=2).finished_before
@@ -52,7 +55,7 @@ def test_new_shards_follow_the_old_which_stay_as_they_are(
 
 def test_an_interrupted_append_is_finished_by_the_same_command(tmp_path, raws, appended, contents):
     out = tmp_path / "again"
-    pack_dataset(raws[0], out, shard_size=2, sidecars="dali,wids")
+    pack_dataset(raws[0], out, shard_size=2, sidecars="dali,wids,energon")
     with pytest.raises(PackError, match="Finished shards are kept"):
         pack_dataset(raws[1], out, shard_size=3, max_rejects=0, append=True)
     assert len(make_loader(out, batch_size=1, num_workers=0)) == 5
@@ -83,6 +86,30 @@ def test_a_third_part_counts_too_whatever_a_finished_append_left_behind(
     assert contents(again) == after
     assert after["rejects.jsonl"].startswith(before)
     assert len(after["rejects.jsonl"].splitlines()) == 5
+    # A script that packs and appends all of them does nothing when it runs again.
+    for number, raw in enumerate(("first", "second", "third")):
+        options = {"shard_size": 3 if number else 2, "max_rejects": 9, "append": number > 0}
+        assert pack_dataset(tmp_path / raw, again, **options).finished_before
+    assert contents(again) == after
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("texts", [False, True])
+def test_other_data_under_the_names_of_packed_data_are_refused(
+    raws, appended, contents, texts, append
+):
+    before = contents(appended)
+    folder = raws[0]
+    for number in range(5):
+        if texts:
+            (folder / f"{number:03d}.txt").write_text(f"another photograph {number}")
+        else:  # bytes behind the end of a JPEG are part of its file
+            with (folder / f"{number:03d}.jpg").open("ab") as file:
+                file.write(bytes(1 + number))
+    name = "000.txt" if texts else "000.jpg, as every other image,"
+    with pytest.raises(PackError, match=f"{name} is not what a finished shard was packed from"):
+        pack_dataset(folder, appended, shard_size=2, append=append)
+    assert contents(appended) == before
 
 
 def test_nothing_is_appended_to_what_is_no_finished_pack(tmp_path, raws, make_tar):

@@ -30,7 +30,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.members import Kind
-from datapipe.index.parquet import to_table, write_index
+from datapipe.index.parquet import checked_index, to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tar.contents import (
     FURTHER_TEXT,
@@ -70,7 +70,8 @@ def index_shards(
         folder: where the shards are; or a list of shards, such as "data/train-{000..099}.tar".
         home: where index files and manifest go; by default `folder` itself, for a list a folder of
             its own beside the shards, or the user's cache folder where these cannot be written.
-        force: index again where there is a manifest already.
+        force: index again where there is a manifest already, as members that `ignore` names in it
+            are a reason, too.
         ignore: patterns of members that are left out, such as "*.mp4" or "*.seg.png"; several in a
             list, or separated by commas.
 
@@ -86,7 +87,7 @@ def index_shards(
         >>> index_shards("tars/").samples
         8
     """
-    tars = tars_at(folder)
+    tars, patterns = tars_at(folder), parse_ignore(ignore)
     refuse_unfinished(tars.folder)
     if not tars.shards and not (tars.folder / MANIFEST).exists():
         raise IndexMismatch(f"{folder}: no .tar file is here or below; give the folder of the tars")
@@ -106,14 +107,27 @@ def index_shards(
             raise IndexMismatch(f"{folder}: no .tar file is here or below")
         if manifest and not force:
             check_same(tars, manifest)
-            return manifest  # another rank was quicker
+            if not _has_ignored(home, manifest, patterns):
+                return manifest  # another rank was quicker
         _refuse_packed(tars)
         check_ends(tars.shards)
-        manifest, found = _index_all(tars, home, parse_ignore(ignore))
-        for line in (*found.lines(), *unmatched(parse_ignore(ignore), found.left_out)):
+        manifest, found = _index_all(tars, home, patterns)
+        for line in (*found.lines(), *unmatched(patterns, found.left_out)):
             logger.warning("%s", line)
         write_manifest(home, manifest)
         return manifest
+
+
+def _has_ignored(home: Path, manifest: Manifest, patterns: tuple[str, ...]) -> bool:
+    """Return whether an index has members that `--ignore` names."""
+    for shard in manifest.shards if patterns else ():
+        table = checked_index(home, shard)
+        for key, exts in zip(table["key"].to_pylist(), table["ext"].to_pylist(), strict=True):
+            # The index adds the format to an extension that does not say it: 0.img is img.jpg.
+            names = [f"{key}.{ext}" for full in exts for ext in (full, full.rpartition(".")[0])]
+            if any(ignored_by(name, patterns) for name in names):
+                return True
+    return False
 
 
 def _refuse_packed(tars: Tars) -> None:

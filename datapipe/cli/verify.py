@@ -17,7 +17,7 @@ from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, AsJson
 from datapipe.cli.output import print_table, shown
 from datapipe.inspect.findings import Finding, VerifyReport
-from datapipe.inspect.member_table import ONLY_INDEX
+from datapipe.inspect.member_table import ONLY_INDEX, UNCHECKED
 from datapipe.inspect.shard_check import AS_PACKED
 from datapipe.progress import readable_size
 from datapipe.report.table import counted
@@ -115,9 +115,11 @@ def next_step(report: VerifyReport) -> str:
             f"{name} NEW_FOLDER` copies its other samples"
         )
     if any(file.endswith((".parquet", ".json")) and "/" not in file for file in files):
+        unchecked = any(UNCHECKED in finding.problem for finding in report.findings)
+        option = "--in-place --unchecked" if unchecked else "--in-place"
         return (
-            "restore these files from a copy; without one, `datapipe repair --in-place "
-            f"{name}` rebuilds them from the shards"
+            f"restore these files from a copy; without one, `datapipe repair {option} {name}` "
+            "rebuilds them from the shards"
         )
     if any("; remove the f" in finding.problem for finding in report.findings):
         return "remove these files, which are derived; they are rebuilt when they are needed"

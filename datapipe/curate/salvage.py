@@ -28,6 +28,7 @@ from datapipe.inspect.sources import OpenFile
 from datapipe.inspect.tar_headers import ResyncScanner
 from datapipe.text.sample_text import sample_text
 
+_LACKING = "it may lack a member: damage is next to it, or it has fewer kinds than most"
 _FEW = 2  # samples of a shard that lack a kind of member, or 2 %
 
 
@@ -146,7 +147,7 @@ def _scanned(name: str, file: OpenFile) -> ShardSalvage:
     suspects = _incomplete(rows, scanner)
     whole = []
     for row, is_suspect in zip(rows, suspects, strict=True):
-        problem = "it may lack a member: damage is next to it" if is_suspect else ""
+        problem = _LACKING if is_suspect else ""
         for member in () if is_suspect else row.members:
             kind, data = member_kind(member.ext), _read(file, member)
             problem = problem or content_problem(kind, data)

@@ -21,6 +21,9 @@ from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.sources import read_failure
 from datapipe.pack.writers.ustar import MAX_NAME
 
+UNCHECKED = "cannot be checked"
+"""In the problem of an index whose shard no other checksum vouches for."""
+
 ONLY_INDEX = "nothing else says which samples of its shard are in the view; make the view again"
 """End of the problem of an index that cannot be made from its shard."""
 
@@ -132,7 +135,7 @@ def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None
             found.append(Finding(file=f"{COLUMNS}/", problem=what))
     elif problem:
         members = None
-        problem += f", so the bytes of {entry.name} cannot be checked"
+        problem += f", so the bytes of {entry.name} {UNCHECKED}"
         problem += f", and {ONLY_INDEX}" if located.is_view else ""
     if problem:
         found.append(Finding(file=entry.index, problem=problem))

@@ -153,6 +153,7 @@ def test_a_shard_without_any_index_is_checked_by_its_headers(harmed, whole):
     found = found_in(harmed)
     assert set(found) == {"dataset.json", *(f"shard-00000{n}.parquet" for n in range(3))}
     assert "cannot be checked" in found["shard-000001.parquet"]
+    assert "repair --in-place --unchecked" in next_step(datapipe.verify_dataset(harmed))
     damaged_file(harmed, "*1.tar", whole.samples[4].spans[1][0] - 400)  # in a header
     assert "a header is damaged" in found_in(harmed)["shard-000001.tar"]
     damaged_file(harmed, "*2.tar", whole.samples[8].spans[0][0] + 3)  # in the markers of a JPEG

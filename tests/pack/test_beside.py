@@ -84,9 +84,9 @@ def test_the_index_of_tars_is_passed_over(tmp_path, make_tar, put, jpeg, rejects
     for shard in ("0.tar", "below/1.tar"):
         make_tar(tars / shard, [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
     index_shards(tars)
-    list(make_loader(tars, batch_size=1, num_workers=0))
+    list(make_loader(tars, batch_size=1, num_workers=0, where="width > 0"))
     assert (tars / "below" / "1.index.parquet").exists()
-    assert (tars / "columns").is_dir()
+    assert all((tars / derived).is_dir() for derived in ("columns", "where"))
     put(tars, {f"{number}.jpg": number for number in range(loose)})
     options = {"format": "folder", "max_rejects": 2} if loose else {}
     report = pack_dataset(tars, tmp_path / "out", **options)

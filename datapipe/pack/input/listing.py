@@ -18,10 +18,10 @@ from datapipe.pack.input.real_paths import UNKNOWN, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 
 _INDEX_OF_TAR = ".index.parquet"
-# Beside a manifest of ours: the index of a shard, counted tokens, rejects, columns, fields.
+# Beside a manifest of ours: the index of a shard, what is derived from it, rejects, wids' sidecar.
 _BESIDE_MANIFEST = re.compile(
-    rf"{re.escape(MANIFEST)}|{COLUMNS}(-\d+-frames)?|{FIELDS}|rejects\.jsonl|tokens-[0-9a-f]{{16}}"
-    r"|(shard|part)-\d{6,}\.parquet"
+    rf"{re.escape(MANIFEST)}|{COLUMNS}(-\d+-frames)?|{FIELDS}|where|tokens-[0-9a-f]{{16}}"
+    r"|rejects\.jsonl|shardindex\.json|(shard|part)-\d{6,}\.parquet"
 )
 _MARK = b'"format": "datapipe"'
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images

@@ -105,15 +105,22 @@ def _processes(forecast: Forecast) -> Iterator[Remedy]:
 
 def _page_cache(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
     """Propose the dataset in the page cache, if it fits and is read from storage."""
-    size = loader.dataset.bytes
+    size, parts = loader.dataset.bytes, loader.dataset.parts
     if forecast.cold < _STORAGE or size > FITS * free_memory():
         return
+    if any(part.is_remote for part in parts):
+        return
     # A shell expands braces and patterns.
-    files = f"{quote(shards.rstrip('/'))}/*.tar"
     if names_shards(shards):
         files = shards.replace("::", " ")
     elif shards.endswith(".tar"):
         files = quote(shards)
+    else:
+        whole = loader.components().schedule.origin.is_alone
+        given = [shards.rstrip("/") if whole else str(part.dataset().folder) for part in parts]
+        kinds = ["tar" if part.arrays is None else "npy" for part in parts]
+        named = zip(given, kinds, strict=True)
+        files = " ".join(f"{quote(folder)}/*.{kind}" for folder, kind in named)
     yield forecast.remedy(
         "page cache",
         f"read the shards once, so that the page cache holds them ({readable_size(size)})",

@@ -6,6 +6,7 @@ The same command resumes exactly after any interruption. For 8 GPUs: `torchrun -
 """
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -20,15 +21,17 @@ import datapipe
 
 
 class Progress:  # as torch.distributed.checkpoint saves and loads it
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.model, self.optimizer, self.step = model, optimizer, 0
+    def __init__(self, model: Any, optimizer: Any, loader: datapipe.Loader) -> None:
+        self.model, self.optimizer, self.loader, self.step = model, optimizer, loader, 0
 
     def state_dict(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model_state_dict": model, "optim_state_dict": optimizer, "step": self.step}
+        state = {"model_state_dict": model, "optim_state_dict": optimizer, "step": self.step}
+        return state | {"loader": json.dumps(self.loader.state_dict())}  # one value, not its keys
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state.pop("step")
+        self.loader.load_state_dict(json.loads(state.pop("loader")))
         set_state_dict(self.model, self.optimizer, **state)
 
 
@@ -40,17 +43,15 @@ def train(asked: argparse.Namespace) -> None:
     if ranks > 1:
         torch.distributed.init_process_group()
         model = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    progress = Progress(model, torch.optim.AdamW(model.parameters(), lr=asked.lr))
-    run = datapipe.RunSpec(max_steps=asked.steps)
-    options: dict[str, Any] = {"model": asked.model, "pack": asked.pack, "epochs": None, "run": run}
-    meta = ["num_items_in_batch"]  # labels over all ranks
-    loader = datapipe.make_loader(asked.shards, **options, meta=meta, device=device)
-    states = {"progress": progress, "loader": loader}
+    options: dict[str, Any] = {"model": asked.model, "pack": asked.pack, "epochs": None}
+    options |= {"run": datapipe.RunSpec(max_steps=asked.steps), "meta": ["num_items_in_batch"]}
+    loader = datapipe.make_loader(asked.shards, **options, device=device)
+    progress = Progress(model, torch.optim.AdamW(model.parameters(), lr=asked.lr), loader)
     saved = [file.parent for file in asked.out.glob("step-*/.metadata")]  # is written last
     if last := max(saved, key=lambda folder: int(folder.name.partition("-")[2]), default=None):
-        dcp.load(states, checkpoint_id=last)
+        dcp.load({"progress": progress}, checkpoint_id=last)
     for pack in loader:
-        labels = max(1, pack.pop("num_items_in_batch"))
+        labels = max(1, pack.pop("num_items_in_batch"))  # over all ranks
         with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
             loss = model(**pack, num_items_in_batch=labels).loss
         (loss * ranks).backward()  # DDP averages what is to be summed
@@ -62,7 +63,7 @@ def train(asked: argparse.Namespace) -> None:
             torch.distributed.all_reduce(loss)
         print(f"step {progress.step}  loss {loss.item()}", flush=True)
         if progress.step % asked.save_every == 0 or progress.step == asked.steps:
-            dcp.save(states, checkpoint_id=asked.out / f"step-{progress.step}")
+            dcp.save({"progress": progress}, checkpoint_id=asked.out / f"step-{progress.step}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Trainers that people have, on packs: the losses of a plain loop, and again after a kill."""
 
 import gc
+import json
 import signal
 from importlib.util import find_spec
 
@@ -122,6 +123,21 @@ def test_one_rank_goes_on_where_two_were_in_the_loop_as_in_torchtitan(checkpoint
     assert alone.wait() == whole.wait() == 0, alone.errors
     assert list(alone.losses) == [4]
     assert alone.batches == whole.batches[6:]
+
+
+@pytest.mark.campaign
+def test_the_datasets_of_a_mixture_may_change_in_the_loop_as_in_torchtitan(
+    checkpoint, shards, tmp_path
+):
+    mixture, out = tmp_path / "mixture.yaml", tmp_path / "out"
+    runs = [{"a": 2, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1, "c": 1}, {"a": 1, "c": 1}]
+    for number, weights in enumerate(runs, 1):
+        parts = [{"name": n, "path": str(shards), "weight": w} for n, w in weights.items()]
+        mixture.write_text(json.dumps({"datasets": parts}))
+        line = EXAMPLES["train_torchtitan"].line(checkpoint, mixture, out, 2 * number)
+        run = Process(line, tmp_path / str(number))
+        assert run.wait() == 0, run.errors
+        assert list(run.losses) == [2 * number - 1, 2 * number]
 
 
 @pytest.mark.parametrize("example", EACH)

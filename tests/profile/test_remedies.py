@@ -132,6 +132,14 @@ def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(endless,
     assert "page cache" not in found(endless(), COLD_READS)
 
 
+def test_the_page_cache_of_a_mixture_is_filled_from_its_folders(photos, tmp_path):
+    image = ImageSpec(size=32)
+    datapipe.convert_dataset(photos, arrays := tmp_path / "my arrays", image=image)
+    loader = datapipe.make_loader([photos, arrays], batch_size=8, image=image)
+    remedy = found(loader, COLD_READS, "mixture.yaml")["page cache"]
+    assert remedy.how == f"cat {photos}/*.tar '{arrays}'/*.npy > /dev/null"
+
+
 def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless):
     loader = endless()
     remedies = found(loader, busy(loader))

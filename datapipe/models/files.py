@@ -117,6 +117,7 @@ def _from_folder(folder: Path) -> ModelFiles:
         or read_json(folder / _IMAGES)
         or {},
         tokenizer=folder,
+        template=processor.get("chat_template"),
     )
 
 

@@ -12,6 +12,7 @@ from datapipe.models.families import MODELS
 from datapipe.testing import assert_same_batches
 from tests.case_files import cases
 
+from ..text.families import QWEN2_5
 from .checkpoints import CASES
 from .conftest import loader_of
 from .table import table, written
@@ -40,6 +41,8 @@ def test_options_are_those_of_the_files(folder):
     assert (image.patch, image.min_pixels, image.max_pixels) == (14, 4000, 100_000)
     assert (image.normalize, image.interpolation, image.mrope) == ("siglip", "bicubic", True)
     assert (text.tokenizer, text.image_token) == (folder, "<|image_pad|>")
+    edit(folder / "processor_config.json", chat_template=QWEN2_5)
+    assert datapipe.specs_for(folder)[1].template == QWEN2_5
 
 
 def test_options_that_are_not_written_down_are_those_of_the_class(folder):

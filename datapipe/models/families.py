@@ -76,8 +76,10 @@ def specs_for(model: Model) -> tuple[ImageSpec, TextSpec]:
     checkpoint = open_checkpoint(model)
     try:
         return _family(checkpoint)(checkpoint)
-    except PlanError:
-        raise
+    except PlanError as error:
+        if checkpoint.name in str(error):
+            raise
+        raise checkpoint.refuse(f"its files make impossible options ({error})") from error
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         # Such as a text where a number is meant.
         raise checkpoint.refuse(f"an option in its files has an unknown form ({error})") from error

@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.resize import Filter
@@ -54,6 +56,11 @@ class ModelFiles:
     def text(self, **options: Any) -> TextSpec:
         """Return the options of texts: those given, with tokenizer and template."""
         return TextSpec(tokenizer=self.tokenizer, template=self.template, add_bos=True, **options)
+
+    def refuse_crops(self) -> None:
+        """Raise `PlanError` if the image processor cuts out the centre of images."""
+        if self.images.get("do_center_crop"):
+            raise self.refuse("its images are cropped (do_center_crop=true)")
 
     def refuse(self, what: str) -> PlanError:
         """Return the error about an option of this checkpoint that cannot be followed."""
@@ -110,6 +117,7 @@ def _from_folder(folder: Path) -> ModelFiles:
         or read_json(folder / _IMAGES)
         or {},
         tokenizer=folder,
+        template=processor.get("chat_template"),
     )
 
 
@@ -131,7 +139,7 @@ def _from_processor(processor: Any) -> ModelFiles:
 def pixel_options(
     checkpoint: ModelFiles, normalize: str | tuple[Triple, Triple], *, resample: int = 3
 ) -> dict[str, Any]:
-    """Return `interpolation` and `normalize` of an `ImageSpec`; `PlanError` if it has no such.
+    """Return `interpolation`, `normalize` and, if need be, `dtype`; `PlanError` if there are none.
 
     The processor takes `normalize`, mean and std or their name, and `resample` where the files say
     nothing.
@@ -149,24 +157,29 @@ def pixel_options(
     if abs(factor * 255 - 1) > 1e-6:
         raise checkpoint.refuse(f"its pixels are multiplied by {factor}, not by 1/255")
     if images.get("do_normalize") is False:
-        return {"interpolation": _FILTERS[number], "normalize": None}
+        # Values are from 0 to 1 all the same.
+        return {"interpolation": _FILTERS[number], "normalize": None, "dtype": torch.float32}
     mean, std = NORMALIZATIONS[normalize] if isinstance(normalize, str) else normalize
     given = tuple(images.get("image_mean") or mean), tuple(images.get("image_std") or std)
     known = [name for name, values in NORMALIZATIONS.items() if values == given]
     return {"interpolation": _FILTERS[number], "normalize": known[0] if known else given}
 
 
-def side_of(checkpoint: ModelFiles, name: str, default: int) -> tuple[int, int]:
+def side_of(
+    checkpoint: ModelFiles, name: str, default: int, *, both: bool = False
+) -> tuple[int, int]:
     """Return (height, width) of a size in the image processor's options, or `PlanError`.
 
-    The option is a number, or an object with `height` and `width` or `shortest_edge`; `default` is
-    that of both sides.
+    The option is an object with `height` and `width`. Unless `both` are needed, it may be a number
+    or have `shortest_edge` alone. `default` is that of both sides.
     """
-    size = checkpoint.images.get(name, default)
-    if isinstance(size, Mapping):
-        if "height" in size and "width" in size:
-            return int(size["height"]), int(size["width"])
-        size = size.get("shortest_edge")
-    if not isinstance(size, int):
-        raise checkpoint.refuse(f"{name} of its image processor is {size!r}")
-    return size, size
+    given = checkpoint.images.get(name)
+    if given is None:
+        return default, default
+    sides = given if isinstance(given, Mapping) else {"shortest_edge": given}
+    sides = {side: value for side, value in sides.items() if value is not None}
+    if sides.keys() == {"height", "width"}:
+        return int(sides["height"]), int(sides["width"])
+    if both or sides.keys() != {"shortest_edge"} or not isinstance(sides["shortest_edge"], int):
+        raise checkpoint.refuse(f"{name} of its image processor is {given!r}")
+    return sides["shortest_edge"], sides["shortest_edge"]

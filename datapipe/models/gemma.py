@@ -25,7 +25,7 @@ def gemma3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
     if files.images.get("do_pan_and_scan"):
         raise files.refuse("its image processor also takes crops (do_pan_and_scan=true)")
-    height, width = side_of(files, "size", 224)
+    height, width = side_of(files, "size", 224, both=True)
     image = ImageSpec(
         size=height if height == width else (height, width),
         resize="stretch",
@@ -49,8 +49,7 @@ def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         patch=images.get("patch_size", 16),
         merge=images.get("pooling_kernel_size", 3),
         tokens=images.get("max_soft_tokens", 280),
-        dtype=torch.float32,
-        **options | {"normalize": None},
+        **options | {"normalize": None, "dtype": torch.float32},
     )
     text = files.config.get("text_config") or {}
     # A processor does not say. Smaller models ignore the types.

@@ -8,6 +8,7 @@ CLIP's class token takes `"default"` as `vision_feature_select_strategy`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from math import isqrt
 from typing import Any
 
@@ -27,13 +28,18 @@ def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     fit: dict[str, Any]
     if kind == "CLIPImageProcessor":
         height, width = side_of(files, "crop_size", 224)
-        shorter = side_of(files, "size", 224)[0]
-        if files.images.get("do_center_crop") is False:
+        size = files.images.get("size")
+        stretched = isinstance(size, Mapping) and "height" in size
+        fitted = side_of(files, "size", 224)
+        if files.images.get("do_center_crop") is False or (stretched and fitted != (height, width)):
             raise files.refuse("its images are not cropped to one size")
-        fit = {"resize": "crop"} | ({"crop_from": shorter} if shorter != height else {})
+        fit = {"resize": "stretch" if stretched else "crop"}
+        if not stretched and fitted[0] != height:
+            fit["crop_from"] = fitted[0]
         normalize = "clip"
     elif kind == "SiglipImageProcessor":
-        height, width = side_of(files, "size", 224)
+        files.refuse_crops()
+        height, width = side_of(files, "size", 224, both=True)
         fit = {"resize": "stretch"}
         normalize = "siglip"
     else:
@@ -60,7 +66,7 @@ def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     grids = files.images.get("image_grid_pinpoints") or PRESETS["llava-next"]["grids"]
     image = ImageSpec(
         resize="tiles",
-        size=side_of(files, "size", 224)[0],
+        size=_tile(files, 224, crop=224),
         grids=tuple((height, width) for height, width in grids),
         fill=(0, 0, 0),
         patch=patch,
@@ -80,23 +86,20 @@ def llava_onevision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     most = re.fullmatch(r"anyres_max_(\d+)", aspect)
     if most is None:
         raise files.refuse(f"its vision_aspect_ratio is {aspect!r}, not 'anyres_max_' and a number")
-    if files.images.get("do_center_crop"):
-        raise files.refuse("its images are cropped (do_center_crop=true)")
-    height, width = side_of(files, "size", 384)
+    files.refuse_crops()
+    side = _tile(files, 384, crop=None)
     tokens = processor.get("num_image_tokens")
     if not isinstance(tokens, int) or tokens < 1:
         raise files.refuse(f"num_image_tokens in processor_config.json is {tokens!r}")
-    patch = height // isqrt(tokens)
-    if height != width or not patch or (height // patch) ** 2 != tokens:
-        raise files.refuse(
-            f"a tile of {height} x {width} pixels is not a square of {tokens} patches"
-        )
+    patch = side // isqrt(tokens)
+    if not patch or (side // patch) ** 2 != tokens:
+        raise files.refuse(f"a tile of {side} x {side} pixels is not a square of {tokens} patches")
     # The mean is rounded down, and is the colour even where it is not subtracted.
     red, green, blue = files.images.get("image_mean") or NORMALIZATIONS["clip"][0]
     grids = files.images.get("image_grid_pinpoints") or [(h, w) for h in _SIDES for w in _SIDES]
     image = ImageSpec(
         resize="tiles",
-        size=height,
+        size=side,
         grids=tuple((height, width) for height, width in grids),
         fill=(0, 0, 0),
         patch=patch,
@@ -105,6 +108,16 @@ def llava_onevision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         **pixel_options(files, "clip"),
     )
     return image, files.text(image_token=files.image_token)
+
+
+def _tile(files: ModelFiles, default: int, *, crop: int | None) -> int:
+    """Return the side of a tile, in pixels; `crop` is the default of what is cut out of one."""
+    height, width = side_of(files, "size", default)
+    if side_of(files, "crop_size", crop or height) != (height, height) or height != width:
+        raise files.refuse(
+            f"its tiles have {height} x {width} pixels, which is not a square as large as crop_size"
+        )
+    return height
 
 
 def _patch(files: ModelFiles) -> tuple[int, int]:

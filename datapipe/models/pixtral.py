@@ -8,7 +8,7 @@ is rows of `[IMG]`, one for each square of merged patches, with `[IMG_BREAK]` be
 from __future__ import annotations
 
 from datapipe.decode.spec import ImageSpec
-from datapipe.models.files import ModelFiles, pixel_options
+from datapipe.models.files import ModelFiles, pixel_options, side_of
 from datapipe.text.markup import ImageMarkup
 from datapipe.text.spec import TextSpec
 
@@ -28,7 +28,13 @@ def lighton_ocr(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of LightOnOCR, or raise `PlanError`."""
     nothing = ImageMarkup()  # Without one, Qwen's tokens would stand around those of an image.
     text = files.text(image_token=files.image_token, image_markup=nothing)
-    return _image(files, patch=14, merge=2), text
+    image = _image(files, patch=14, merge=2)
+    side, token = side_of(files, "patch_size", 16), image.patch_side * image.merge
+    if side != (token, token):
+        raise files.refuse(
+            f"sides of its images are multiples of {side}, and those of a token are {token} pixels"
+        )
+    return image, text
 
 
 def _image(files: ModelFiles, *, patch: int, merge: int) -> ImageSpec:
@@ -37,8 +43,7 @@ def _image(files: ModelFiles, *, patch: int, merge: int) -> ImageSpec:
     longest = size.get("longest_edge")
     if not isinstance(longest, int):
         raise files.refuse(f"size of its image processor is {size!r}, without a longest_edge")
-    if files.images.get("do_center_crop"):
-        raise files.refuse("its images are cropped (do_center_crop=true)")
+    files.refuse_crops()
     return ImageSpec(
         resize="dynamic",
         patch=files.processor.get("patch_size", patch),

@@ -59,7 +59,7 @@ class TextSpec:
 
     Attributes:
         tokenizer: a `tokenizer.json`, or the folder of a tokenizer. `tokenizer_config.json`,
-            `special_tokens_map.json` and `chat_template.jinja` (or `.json`) are read beside it
+            `special_tokens_map.json` and `chat_template.json` (or `.jinja`) are read beside it
             where there are such. Or a `tokenizers.Tokenizer`, or a fast tokenizer of transformers,
             whose chat template and special tokens come with it.
         template: "llava", "chatml", "caption", or a file with a Jinja chat template. "llava" is the

@@ -254,7 +254,8 @@ def _usual_names(tokenizer: Tokenizer, begin: tuple[int, ...]) -> dict[str, str]
 
 def _template_file(folder: Path) -> Path | None:
     """Return the file of a folder that holds a template alone, None without one."""
-    paths = (folder / name for name in ("chat_template.jinja", "chat_template.json"))
+    # In the order of a processor of transformers.
+    paths = (folder / name for name in ("chat_template.json", "chat_template.jinja"))
     return next(filter(Path.is_file, paths), None)
 
 

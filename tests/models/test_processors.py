@@ -1,6 +1,7 @@
 """Batches of every known model are what its processor in transformers makes."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -124,6 +125,13 @@ def test_a_model_is_fed_as_by_its_processor(source, few, tmp_path):
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=6))
 def test_a_processor_is_a_model_too(source, few):
     check(CASES[source], CASES[source].make(), *few)
+
+
+def test_pixels_may_be_stretched_and_not_normalised(few):
+    source = "llava-hf/llava-1.5-7b-hf"
+    options = {"size": {"height": 336, "width": 336}, "do_normalize": False}
+    case = replace(CASES[source], image_options=CASES[source].image_options | options)
+    check(case, case.make(), *few)
 
 
 def test_features_of_large_canvases_are_counted_as_the_model_scales_them(few, tmp_path):

@@ -57,7 +57,8 @@ def test_a_chat_template_is_found_in_tokenizer_config(folder, named):
     config["chat_template"] = templates if named else QWEN2_5
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     assert tokens(folder) == expected
-    # A processor's comes before the tokenizer's own.
+    # A processor's comes before the tokenizer's own, and its older file before the newer.
+    (folder / "chat_template.jinja").write_text(QWEN2_5)
     (folder / "chat_template.json").write_text(json.dumps({"chat_template": QWEN2_VL}))
     assert tokens(folder) == tokens(small_tokenizer("byte-level"), QWEN2_VL)
 

@@ -227,7 +227,7 @@ def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> 
             line += f" (or give {printable(str(raw / counts.paths[0]))})"
         lines.append(line)
     named = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
-    tables = list(filter(kind_of, named))
+    tables = list(dict.fromkeys(filter(kind_of, named)))  # one may fit several formats
     hint = join_hint(*tables) if len(tables) == 2 else ""
     return (
         f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"

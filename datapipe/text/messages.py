@@ -212,6 +212,7 @@ def _plain_pieces(sample: SampleText) -> tuple[list[Piece], list[Medium]]:
         check_marks(text, sample.record, is_answer=True)
         if sample.caption is None and not text.strip():
             refuse_unread_turns(sample.record)
+            preference.refuse_unread_pair(sample.record)
     (pieces,), unmarked = _split(mark_all([text], sample.images), sample)
     return pieces, unmarked
 

@@ -88,6 +88,16 @@ def read_pair(record: Record) -> Pair | None:
     return Pair(prompt, chosen, rejected)
 
 
+def refuse_unread_pair(record: Record) -> None:
+    """Raise `DecodeError` if a record without a text has answers that make no pair."""
+    if has_answers(record):
+        read_pair(record)
+    elif record.keys() >= {*ANSWERS} and any(
+        isinstance(record[name], str | list) and record[name] for name in ANSWERS
+    ):
+        raise DecodeError("one of the answers `chosen` and `rejected` is empty; a pair has both")
+
+
 def pair_records(record: Record) -> tuple[Record, Record] | None:
     """Return a record as two conversations, with the chosen and with the rejected answer, or None.
 

@@ -101,6 +101,17 @@ def test_a_join_is_named_where_ids_match_those_of_conversations(
     assert (said in note, "--join" in note) == (hint, hint)
 
 
+def test_no_join_of_a_table_with_itself_is_named(tmp_path, jpeg):
+    said = llava("<image>What?")["conversations"]
+    image = {"bytes": jpeg(0), "path": None}
+    rows = [
+        {"id": f"i{n}", "image": image, "conversations": said, "messages": said} for n in (0, 1)
+    ]
+    write(tmp_path / "raw" / "a.parquet", rows)
+    with pytest.raises(PackError, match=r"in several ways.*\n.*chat.*\n.*llava.*\n.*elsewhere$"):
+        pack_dataset(tmp_path / "raw", dry_run=True)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_join_by_columns_of_two_names_is_named_where_ids_match(tmp_path, jpeg, shared):
     first = "n" if shared else "x"

@@ -75,10 +75,7 @@ def choose_reading(
     if name is None:
         return _recognised(survey, options, readers)
     if name != "table" and _maps_pictures(options):
-        raise PackError(
-            f"--map {options.map!r}: `image=` and `video=` are for the columns of a table, and "
-            f"the images of the format {name} are none; leave them out of --map"
-        )
+        raise _no_columns(options, name)
     return RawReading(survey=survey, reader=readers[name], options=options)
 
 
@@ -88,6 +85,13 @@ def _maps_pictures(options: ReadOptions) -> bool:
         return False
     fields = parse_map(options.map)
     return bool(fields.images or fields.videos or fields.imageless)
+
+
+def _no_columns(options: ReadOptions, format: str) -> PackError:
+    return PackError(
+        f"--map {options.map!r}: `image=` and `video=` are for the columns of a table, and the "
+        f"images of the format {format} are none; leave them out of --map"
+    )
 
 
 def _recognised(
@@ -112,6 +116,11 @@ def _recognised(
     if others and (meant := _meant(others, folder)) is not folder:
         return meant
     if folder is None:
+        if _maps_pictures(options):
+            if readers["webdataset"].recognises(survey, replace(options, map=None)):
+                raise _no_columns(options, "webdataset")
+            if survey.is_folder and loose_images(survey).pairs:
+                raise _no_columns(options, "folder")
         raise unrecognized(survey, survey.walk(most=_QUICK), options)
     if options.map is None:
         samples, ignore = folder.inputs(Notes()), parse_ignore(options.ignore)
@@ -218,7 +227,7 @@ def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> 
             line += f" (or give {printable(str(raw / counts.paths[0]))})"
         lines.append(line)
     named = [raw / counts.paths[0] for _, counts in counted if len(counts.paths) == 1]
-    tables = list(filter(kind_of, named))
+    tables = list(dict.fromkeys(filter(kind_of, named)))  # one may fit several formats
     hint = join_hint(*tables) if len(tables) == 2 else ""
     return (
         f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"

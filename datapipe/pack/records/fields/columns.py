@@ -79,7 +79,9 @@ def infer(columns: Columns, raw: Path, options: ReadOptions, files: Images) -> F
     image, text, notes = options.image_column, options.text_column, options.notes
     images = image_sources(columns, raw, options, files)
     held = {name for source in images for name in source.fields}
-    table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
+    joined = options.join is not None
+    named = list(map(str, images))
+    table = TableColumns(raw=raw, columns=columns, images=named, held=held, joined=joined)
     if text is not None:
         caption = _named("--text-column", text, columns, raw)
         found = FieldMap(images=images, caption=caption[0] if caption else None)

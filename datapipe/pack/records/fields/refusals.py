@@ -39,6 +39,7 @@ class TableColumns:
     columns: Columns  # the first values by column
     images: Sequence[str] = ()  # sources of the images, as a map has them
     held: Collection[str] = ()  # columns that are read for images
+    joined: bool = False  # whether it is one of `--join`
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -81,10 +82,11 @@ class TableColumns:
         if all(name in self.names for name in ANSWERS):
             chosen, rejected = (self.names[name] for name in ANSWERS)
             example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
+            both = "" if self.joined else "--format preference packs both answers, and "
             raise self.refusal(
                 f"the columns {chosen!r} and {rejected!r} are a preference, which answer is "
-                "better; --format preference packs both answers, and to train on the better one "
-                f"alone give --map '{self.map(example)}'"
+                f"better; {both}to train on the better one alone give --map "
+                f"'{self.map(example)}'"
             )
 
     def refuse_named_images(self, *, has_turns: bool) -> None:

@@ -101,8 +101,8 @@ def help_of(owner: Callable[..., Any], field: str) -> str:
 def field_value(owner: Callable[..., Any], field: str, given: Any, option: str) -> Any:
     """Return the value of a dataclass's field from the text on the command line.
 
-    Texts are read as `none`, `7`, `0.5`, `480x640`, `0.2:1`, `128,512` or themselves, whichever the
-    field takes first.
+    Texts are read as `none`, `true`, `7`, `0.5`, `480x640`, `0.2:1`, `128,512` or themselves,
+    whichever the field takes first.
     """
     declared = declared_types(owner)[field]
     for reading in _readings(given):
@@ -116,6 +116,8 @@ def _readings(given: Any) -> Iterator[Any]:
         return
     if given == "none":
         yield None
+    if given.lower() in ("true", "false"):
+        yield given.lower() == "true"
     for number in (int, float):
         with suppress(ValueError):
             yield number(given)

@@ -98,15 +98,13 @@ class Flags:
         """
         given = self.given_to(None, PlanOptions, LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")
-        given["image"] = values.parse_image(given.get("image"), dtype)
+        if given.get("image") is not None or dtype is not None:  # else arrays have their own
+            given["image"] = values.parse_image(given.get("image"), dtype)
         if mixed is not None:
             if not given.get("shuffle", True):
                 raise PlanError("--shards-mixed shuffles, and --no-shuffle does not; leave one out")
             given["shuffle"] = "shards"
         text = self.given_to(TextSpec)
-        asked = self.values["image"] is not None or dtype is not None
-        if mixture is not None and not asked:
-            del given["image"]  # datasets may have their own
         if (model := given.pop("model", None)) is None:
             given["text"] = text_spec(**{"tokenizer": None} | text)
         else:
@@ -114,8 +112,7 @@ class Flags:
 
             image, known = specs_for(model)
             given["text"] = replace(known, **text)
-            if not asked:
-                given["image"] = image
+            given.setdefault("image", image)
         pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)
         if batch := self.given_to(BatchSpec):
             given["batch_size"] = BatchSpec(**batch)

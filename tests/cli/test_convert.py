@@ -37,6 +37,7 @@ def test_images_and_tokens_are_converted_with_a_word_on_what_was_done(
     report = json.loads(run(*command, "--json").stdout)
     assert report["samples"] == report["images"] == 12
     assert report["finished_before"]
+    assert run("plan", arrays, "--batch-size", 4).exit_code == 0  # of images as they are stored
     assert np.load(arrays / "images.npy").shape == (12, 16, 16, 3)
     offsets, tokens, labels = (
         np.load(arrays / f"{name}.npy") for name in ("token_offsets", "tokens", "labels")

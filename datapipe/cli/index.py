@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
-from datapipe.index.sidecars import parse_sidecars, write_sidecars
+from datapipe.index.sidecars import parse_sidecars, present_sidecars, write_sidecars
 from datapipe.index.tar.listing import (
     index_home,
     is_remote_folder,
@@ -29,6 +30,8 @@ from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
 from datapipe.store.record_fields import parse_fields
 from datapipe.workers.engine import EngineSpec
+
+logger = logging.getLogger(__name__)
 
 
 @with_flags(SIDECARS, FIELDS, *ENGINE_FLAGS)
@@ -81,6 +84,9 @@ def index(
     else:
         manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
         tars = tars_at(shards)
+        if force and (others := sorted({*present_sidecars(tars.folder)} - {*kinds})):
+            told = "sidecars in %s may be of the tars as they were; --sidecars %s writes them again"
+            logger.warning(told, tars.folder, ",".join([*kinds, *others]))
         write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
     counted = count(shards, encoder, **chosen) if encoder else None
     found = datapipe.index_fields(shards, fields) if fields else {}

@@ -199,14 +199,14 @@ class ConvertJournal(ShardJournal):
     """Journal of a conversion; `PackError` if it was started with other options.
 
     `parts` are the shards that are done, `noted` says how far each array goes then, and `inputs`
-    counts the samples looked at so far.
+    counts the samples looked at so far. An image takes `row` bytes, 0 where there are none.
     """
 
-    def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
+    def __init__(self, work: Path, options: dict[str, Any], out: Path, row: int) -> None:
         found = read_lines(work / _JOURNAL)
         if found.head:
             same_options(out, found.head["options"], options)
-        done = found.count_whole(_faults(work, found.entries), "converting")
+        done = found.count_whole(_faults(work, found.entries, row), "converting")
         self.parts = [Shard(**entry["part"]) for entry in found.entries[:done]]
         nothing = {"noted": {}, "inputs": 0, "rejected": 0, "rejects": (0, 0)}
         last: dict[str, Any] = found.entries[done - 1] if done else nothing
@@ -227,15 +227,19 @@ class ConvertJournal(ShardJournal):
         self.parts.append(part)
 
 
-def _faults(work: Path, entries: Sequence[dict[str, Any]]) -> Iterator[Path | None]:
+def _faults(work: Path, entries: Sequence[dict[str, Any]], row: int) -> Iterator[Path | None]:
     """Yield for each shard a file that is not as it was noted, or None.
 
-    Images have checksums of their own, and are compared when they are read.
+    Images have checksums of their own, and are compared when they are read; here their size is.
     """
+    images = work / IMAGES
+    held = images.stat().st_size if images.exists() else 0
     faults = [changed_file(work / _REJECTS, [entry["rejects"] for entry in entries])]
     for name in entries[0]["noted"] if entries else ():
         item = np.dtype(_KINDS[name]).itemsize
         noted = [(item * length, crc) for length, crc in (e["noted"][name] for e in entries)]
         faults.append(changed_file(work / name, noted, start=HEADER))
     for entry, *files in zip(entries, *faults, strict=True):
+        needed = HEADER + row * entry["noted"][IMAGE_CRC32][0] if row else 0
+        files = [*files, images if held < needed else None]
         yield changed_index(work, Shard(**entry["part"])) or next(filter(None, files), None)

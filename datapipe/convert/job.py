@@ -250,7 +250,8 @@ class _Conversion:
         source = self.dataset.manifest
         take_back(self.out, work)
         options = {"source": source.fingerprint, **self.options}
-        with closing(ConvertJournal(work, options, self.out)) as journal:
+        row = 0 if self.spec is None else 3 * self.spec.height * self.spec.width
+        with closing(ConvertJournal(work, options, self.out, row)) as journal:
             if space_check and not journal.parts:
                 size, content = array_bytes(self.dataset, self.spec), f"{source.images:,} images"
                 check_room(self.out, size, content, "or a smaller --image-size")

@@ -195,7 +195,8 @@ class Job:
     def _compared(self, shards: Sequence[Shard], inputs: Iterator[RawInput]) -> Iterator[RawInput]:
         """Return the inputs of finished shards, which are compared with these on the way."""
         options = self.options
-        texts, images = options.map is None, not options.shrink.active  # else they are made anew
+        # Else they are made anew.
+        texts, images = options.map is None, not options.shrink.active and options.pages == "first"
         return refuse_changed(self.out, shards, inputs, texts=texts, images=images)
 
     def same_as(self, before: Manifest, out: Path | str) -> None:

@@ -220,7 +220,9 @@ def test_an_error_counts_more_than_lost_output(tmp_path, make_folder):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_foreign_tars_are_indexed_as_a_folder_or_a_list(run, read, tmp_path, make_tar, jpeg):
+def test_foreign_tars_are_indexed_as_a_folder_or_a_list(
+    run, read, tmp_path, make_tar, jpeg, caplog
+):
     def write(number):
         members = [(f"{number}.jpg", jpeg(number)), (f"{number}.txt", b"text")]
         return make_tar(tmp_path / f"{number}.tar", members).stat().st_size
@@ -235,6 +237,8 @@ def test_foreign_tars_are_indexed_as_a_folder_or_a_list(run, read, tmp_path, mak
     found = read(run("index", f"{tmp_path}/{{0..1}}.tar", "--json", "--sidecars", "dali"))
     assert found["samples"] == 2
     assert sorted(path.name for path in tmp_path.glob("*.idx")) == ["0.idx", "1.idx"]
+    assert run("index", tmp_path, "--force").exit_code == 0
+    assert "--sidecars dali writes them again" in caplog.text
     result = run("plan", f"{tmp_path}/*.tar", "--batch-size", 1)
     assert (result.exit_code, "steps" in result.stdout) == (0, True)
     missing = run("index", f"{tmp_path}/{{0..9}}.tar")

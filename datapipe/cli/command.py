@@ -41,7 +41,7 @@ COMMANDS = {
 }
 """Module of each command; its function has the command's name."""
 
-_AGAIN = "run the same command again, which continues from whatever it had written"
+_AGAIN = "run the same command again; what it had finished is kept"
 
 
 class Commands(TyperGroup):

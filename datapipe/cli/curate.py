@@ -126,7 +126,7 @@ def repair(
     out: Annotated[str | None, typer.Argument(help="New folder for the intact samples.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the whole samples of a damaged dataset to OUT, or make its lost indexes again.
+    """Copy the whole samples of a damaged dataset to OUT, or rebuild its lost indexes.
 
     Samples that are gone are listed, with the inputs to pack again. Exits with 1 if there are any.
     """

@@ -112,7 +112,12 @@ def _write_images(sample: InspectedSample, output: Path, *, quiet: bool) -> None
 def _inspect_dataset(dataset: str, spec: ImageSpec | None, *, as_json: bool) -> None:
     summary = datapipe.summarize_dataset(dataset)
     forms: dict[str, dict[str, int]] = {}
-    if summary.images and spec is not None and summary.form == "shards":
+    if spec is not None and summary.form == "arrays":
+        raise PlanError(
+            f"{dataset} holds arrays, whose images have one form; leave --image-size and --image "
+            "out, or give the shards"
+        )
+    if summary.images and spec is not None:
         forms = _forms(dataset, spec)
     if as_json:
         print(json.dumps({"dataset": asdict(summary), "forms": forms}))

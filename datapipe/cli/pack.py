@@ -48,7 +48,7 @@ _FLAGS = (
     own_flag(
         "map",
         "Meaning of fields: 'user=question,assistant=answer,image=img_path'; targets are "
-        "image, user, assistant, system, tool, messages and caption.",
+        "image, video, user, assistant, system, tool, messages and caption.",
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     *shared.ENGINE_FLAGS,

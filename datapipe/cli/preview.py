@@ -80,7 +80,12 @@ def preview(
         return
     assert serve is not None
     answer = partial(_Handler, lambda given: preview_page(shards, **(asked | given), **options))
-    with ThreadingHTTPServer(("127.0.0.1", serve), answer) as server:
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", serve), answer)
+    except (OSError, OverflowError) as error:
+        said = str(error).rstrip(".")
+        raise PlanError(f"--serve {serve}: {said}; give a free port, or 0 to pick one") from error
+    with server:
         print(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
         server.serve_forever()
 

@@ -86,7 +86,7 @@ def repair_dataset(
     unchecked: bool = False,
     output: CopySpec = CopySpec(),  # noqa: B008  (frozen)
 ) -> RepairReport:
-    """Copy what a damaged dataset still holds into a new one, or make its lost indexes again.
+    """Copy what a damaged dataset still holds into a new one, or rebuild its lost indexes.
 
     With `out`, the whole samples are copied into new shards, and `rejects.jsonl` there lists those
     that are gone. A sample is copied if all its members have the checksums of an index, wherever in

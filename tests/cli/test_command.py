@@ -111,7 +111,7 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(
     line = ("pack", raw, tmp_path / "out", *options)
     done = python(INTERRUPTED, moment, name, *line)
     assert (done.returncode, done.stdout) == (130, ""), done.stderr
-    assert done.stderr.strip().startswith("Interrupted; run the same command again, which contin")
+    assert done.stderr.strip().startswith("Interrupted; run the same command again; what it had")
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert any((tmp_path / "out").glob("*.tar" if name.endswith(".tar") else "*"))

@@ -58,9 +58,9 @@ def test_patches_are_filled_up_to_those_of_every_sample(make, text):
 
 
 def test_samples_that_are_too_large_are_treated_as_asked(make, text):
-    with pytest.raises(PlanError, match=r"do not fit.*more than 28 tokens"):
+    with pytest.raises(PlanError, match=r"do not fit.*more than 28 tokens.*'truncate'"):
         make(text=text(), batch_size=BatchSpec(4, pad_to=28))
-    with pytest.raises(PlanError, match=r"do not fit.*more than 64 tokens or 1 images"):
+    with pytest.raises(PlanError, match=r"do not fit.*more than 64 tokens or 1 images.*out, or a"):
         make(text=text(), batch_size=BatchSpec(4, pad_to=64, sample_images=1))
     one = BatchSpec(4, pad_to=64, sample_images=1)
     dropped = make(text=text(overlong="drop"), batch_size=one)

@@ -330,12 +330,13 @@ def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Boo
         first = int(np.flatnonzero(large)[0])
         limits = {"tokens": text.limit, "images": plan.max_images, "patches": plan.max_patches}
         most = " or ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit)
+        helps = text.spec.overlong == "raise" and not (usable & out["images"]).any()
+        cut = "'truncate' to cut their tokens, " if helps else ""
         raise PlanError(
             f"{int(large.sum()):,} of the first {span.stop:,} samples do not fit, such "
             f"as {text.dataset.columns.key(int(numbers[first]))} with {sizes.tokens[first]:,} "
             f"tokens and {sizes.images[first]} images, more than {most}; give "
-            "TextSpec(overlong='drop') to leave such samples out, 'truncate' to cut their tokens, "
-            "or a larger limit"
+            f"TextSpec(overlong='drop') to leave such samples out, {cut}or a larger limit"
         )
     return usable & ~large & ~out["empty"]
 

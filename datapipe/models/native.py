@@ -27,6 +27,10 @@ from datapipe.text.spec import TextSpec
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
 _FRAME = 128 * 28 * 28, 768 * 28 * 28  # pixels of a frame of Qwen2-VL and Qwen2.5-VL
 _GLM_LIMITS = {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000}
+# Of both kinds of processors, where their files leave them out.
+_USUAL = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True) | {
+    "rescale_factor": 1 / 255
+}
 _TOKENS_PER_SECOND = 2  # of published checkpoints of Qwen2.5-VL, where only a processor is given
 
 
@@ -45,7 +49,8 @@ def qwen2_5_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
 
 def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
-    limits = _limits(files.videos, 128 * 32 * 32, 768 * 32 * 32)
+    # Its video processor does not know `min_pixels` and `max_pixels`.
+    limits = _limits({"size": files.videos.get("size")}, 128 * 32 * 32, 768 * 32 * 32)
     video = VideoSpec(**limits, limits="video")
     return _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
 
@@ -106,7 +111,7 @@ def _check_alike(files: ModelFiles, image: ImageSpec) -> None:
     for name, side in sides.items():
         if (found := videos.get(name, side)) != side:
             raise files.refuse(f"{name} is {found} for videos and {side} for images")
-    for name in ("image_mean", "image_std", "resample"):
-        given = videos.get(name), files.images.get(name)
+    for name in ("image_mean", "image_std", "resample", *_USUAL):
+        given = [each.get(name, _USUAL.get(name)) for each in (videos, files.images)]
         if None not in given and given[0] != given[1]:
             raise files.refuse(f"{name} is {given[0]} for videos and {given[1]} for images")

@@ -27,7 +27,8 @@ def test_limits_are_those_of_the_video_processor_wherever_they_are_written(folde
     own, processor = folder / "video_preprocessor_config.json", folder / "processor_config.json"
     assert video_of(folder) == VideoSpec(min_pixels=4096, max_pixels=400_000, limits="video")
     content = json.loads(processor.read_text())
-    nested = {"size": {"shortest_edge": 5000, "longest_edge": 60_000}}
+    limits = {"size": {"shortest_edge": 5000, "longest_edge": 60_000}}
+    nested = limits | {"min_pixels": 7, "max_pixels": 70_000}  # which its class does not know
     processor.write_text(json.dumps(content | {"video_processor": nested}))
     assert (video_of(folder).min_pixels, video_of(folder).max_pixels) == (5000, 60_000)
     processor.write_text(json.dumps(content))

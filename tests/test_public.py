@@ -32,6 +32,16 @@ def test_names_are_listed_before_they_are_imported_and_torch_is_not():
     python(program, check=True, timeout=300)
 
 
+def test_planning_and_counting_wait_for_neither_torch_nor_transformers():
+    program = (
+        "import sys, numpy, datapipe, datapipe.plan.lengths, datapipe.text.truncate; "
+        "import datapipe.loader.schedule.token_counts; from datapipe.mixture import resolve; "
+        "resolve(datapipe.Mixture.of({'a': 1, 'b': 2}), numpy.array([3, 4])); "
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    python(program, check=True, timeout=300)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         _ = datapipe.nonsense

@@ -1,4 +1,4 @@
-"""Nodes of torchdata over datapipe go on with the very next sample, on other ranks too."""
+"""Nodes of torchdata over datapipe go on with the very next sample."""
 
 import itertools
 import json
@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import datapipe
-from datapipe.testing import assert_same_batches
 
-nodes = pytest.importorskip("torchdata.nodes")
+pytest.importorskip("torchdata.nodes")
 example = pytest.importorskip("examples.torchdata_nodes")
 
 SAMPLES = 25
@@ -37,45 +36,6 @@ def test_raw_samples_resume_behind_mapped_batched_and_prefetched_ones(shards, st
     seen = list(itertools.islice(endless(begun), steps))
     resumed.load_state_dict(json.loads(json.dumps(begun.state_dict())))
     assert seen + list(itertools.islice(endless(resumed), 14 - steps)) == expected
-
-
-@pytest.mark.parametrize("steps", [0, 3, 4, 6])
-def test_batches_of_a_loader_resume(shards, steps):
-    def make():
-        return datapipe.make_loader(shards, batch_size=8, image=datapipe.ImageSpec(size=8))
-
-    def graph():
-        return nodes.Loader(nodes.Prefetcher(example.DatapipeNode(make()), 2))
-
-    def forever(loader):
-        while True:
-            yield from loader
-
-    begun, resumed, whole = graph(), graph(), make()
-    seen = list(itertools.islice(forever(begun), steps))
-    resumed.load_state_dict(begun.state_dict())
-    rest = list(itertools.islice(forever(resumed), 8 - steps))
-    assert_same_batches(seen + rest, [*whole, *whole])
-
-
-def test_another_number_of_ranks_takes_over(shards):
-    def node(rank, world_size):
-        return example.DatapipeNode(
-            datapipe.webdataset_source(shards, batch_size=1, rank=rank, world_size=world_size)
-        )
-
-    seen = []
-    states = []
-    for rank in range(2):
-        begun = node(rank, 2)
-        seen += [sample["__key__"] for sample in itertools.islice(begun, 4)]
-        states.append(begun.state_dict())
-    assert states[0] == states[1]
-    for rank in range(3):
-        resumed = node(rank, 3)
-        resumed.reset(states[0])
-        seen += [sample["__key__"] for sample in resumed]
-    assert sorted(seen) == [f"{number:09}" for number in range(SAMPLES)]
 
 
 def test_the_program_goes_on_with_the_next_batch(shards, tmp_path, capsys):

@@ -102,6 +102,11 @@ def test_a_run_tells_its_flops_and_their_share_of_the_peak(shards, small_model, 
     again = fit(shards, *common, "--peak-flops", 1e12, "--recompute")
     assert again.hfu > 1.2 * again.mfu
     assert capfd.readouterr().err.count("MFU") == 4
+    # No share of a peak is above all of it.
+    above = fit(shards, *common, "--peak-flops", 10)
+    assert (above.mfu, above.hfu) == (None, None)
+    assert above.flops_per_s > 10
+    assert "MFU" not in capfd.readouterr().err
 
 
 def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(caplog):
@@ -118,11 +123,3 @@ def test_steps_may_exceed_a_peak_that_was_measured_and_none_that_was_given(caplo
     assert given.share(5e9) == 0.5
     assert given.share(2e10) is given.share(2e10) is None
     assert caplog.text.count("no MFU is shown; give the peak of a device as --peak-flops") == 1
-
-
-@pytest.mark.usefixtures("small_model")
-def test_no_share_of_a_peak_is_above_all_of_it(shards, capfd):
-    report = fit(shards, *PACKED, "--steps", 4, "--log-every", 2, "--peak-flops", 10)
-    assert (report.mfu, report.hfu) == (None, None)
-    assert report.flops_per_s > 10
-    assert "MFU" not in capfd.readouterr().err

@@ -1,6 +1,5 @@
 """Rates and epochs, against exact fractions and simulated draws."""
 
-import json
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from datapipe import Mixture, PlanError
 from datapipe.mixture import resolve
 from datapipe.quantities import take_amount
-from tests.programs import python
 
 WEIGHT = st.integers(1, 20)
 RESOLVED, UNRESOLVED = (
@@ -202,12 +200,3 @@ def test_mixtures_without_rates_or_an_end_are_refused(case):
     with pytest.raises(PlanError) as refused:
         resolved(case)
     assert str(refused.value) == case["message"]
-
-
-def test_torch_is_not_imported():
-    program = (
-        "import sys, json, datapipe, numpy; from datapipe.mixture import resolve; "
-        f"mixture = datapipe.Mixture.of({json.dumps({'a': 1, 'b': 2})}); "
-        "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
-    )
-    python(program, check=True, timeout=300)

@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
-from tests.programs import python
 
 from .encoding import chat, encoded, make
 from .families import QWEN2_5
@@ -70,11 +69,3 @@ def test_the_digest_of_a_template_file_is_that_of_its_text(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": QWEN2_5}))
     assert digest(template=QWEN2_5) == digest(template=tmp_path / "chat.jinja")
     assert digest(template=QWEN2_5) == digest(template=str(tmp_path / "tokenizer_config.json"))
-
-
-def test_encoding_text_does_not_wait_for_torch():
-    code = (
-        "import sys; import datapipe.text.truncate, datapipe.plan.lengths;"
-        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    assert python(code).returncode == 0

@@ -111,17 +111,12 @@ def _make_folder(root, samples=8):
 
 
 def _make_broken(root):
-    """Four images that cannot be used; the reason that a person would be given for each."""
+    """Four images that cannot be used: empty, a page, cut off, and cut in its header."""
     whole = _jpeg(0)
-    broken = {
-        "empty.jpg": (b"", "file is empty"),
-        "page.jpg": (HTML, "it is an HTML page"),
-        "cut.jpg": (whole[: len(whole) // 2], "JPEG is damaged"),
-        "head.jpg": (whole[:30], "JPEG ends before its frame header"),
-    }
-    for name, (content, _) in broken.items():
-        (root / name).write_bytes(content)
-    return {name: reason for name, (_, reason) in broken.items()}
+    (root / "empty.jpg").write_bytes(b"")
+    (root / "page.jpg").write_bytes(HTML)
+    (root / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "head.jpg").write_bytes(whole[:30])
 
 
 def _make_llava(root, records, name="data.json"):

@@ -14,7 +14,6 @@ from datapipe import Mixture, PlanError
 from datapipe.mixture import resolve
 from datapipe.quantities import take_amount
 
-WEIGHT = st.integers(1, 20)
 RESOLVED, UNRESOLVED = (
     yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8"))
     for name in ("resolved", "unresolved")
@@ -128,26 +127,6 @@ def test_longest_and_shortest_agree_with_brute_force(case):
     longest = resolve(mixture_of(weights, changes), sizes_of(*sizes)).epoch
     assert complete(longest)
     assert not complete(longest - 1)
-
-
-@given(
-    weights=st.lists(WEIGHT, min_size=2, max_size=5),
-    inner=st.lists(WEIGHT, min_size=1, max_size=3),
-    data=st.data(),
-)
-def test_weights_by_tokens_are_shares_of_the_tokens(weights, inner, data):
-    outer = {f"d{number}": weight for number, weight in enumerate(weights[1:])}
-    group = {"weight": weights[0], "datasets": {f"g{n}": weight for n, weight in enumerate(inner)}}
-    mixture = Mixture.of({"weights": "tokens", "datasets": {"group": group, **outer}})
-    count = len(mixture.datasets)
-    means = data.draw(st.lists(st.floats(0.5, 5000), min_size=count, max_size=count))
-    rates = resolve(mixture, sizes_of(*[9] * count), means_of(*means)).rates.first[0]
-    tokens = rates * means
-    shares = tokens / tokens.sum()
-    total = sum(weights)
-    expected = [weights[0] / total * weight / sum(inner) for weight in inner]
-    expected += [weight / total for weight in weights[1:]]
-    assert shares.tolist() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", RESOLVED)

@@ -1,7 +1,6 @@
 """Outcome of each raw format: images, texts and metadata survive, under plain names."""
 
 import json
-import re
 import tarfile
 
 import pyarrow as pa
@@ -13,22 +12,6 @@ from datapipe import StoreError, pack_dataset, verify_dataset
 
 def index_of(out):
     return pa.concat_tables(map(pq.read_table, sorted(out.glob("*.parquet")))).to_pylist()
-
-
-# --- folder -----------------------------------------------------------------------------------
-
-
-def test_file_names_of_any_kind_get_plain_keys(tmp_path, raw, packed, members, jpeg, rejects):
-    names = [b"a b.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"many.dots.in.name.jpg"]
-    for name in names:
-        raw.joinpath(name.decode("utf-8", "surrogateescape")).write_bytes(jpeg(1))
-    (raw / "\udcff.txt").write_bytes(b"of no image")
-    assert packed(raw) == [{"jpg": jpeg(1)}] * 4
-    assert all(re.fullmatch("[0-9]{9}", key) for key in members(tmp_path / "out"))
-    assert {row["source"] for row in index_of(tmp_path / "out")} == {
-        "a b.jpg", "größe.jpg", "\\udcff\\udcfe.jpg", "many.dots.in.name.jpg"
-    }  # fmt: skip
-    assert [line["source"] for line in rejects(tmp_path / "out")] == ["\\udcff.txt"]
 
 
 def test_a_pattern_may_have_bytes_that_are_not_utf_8(tmp_path, raw, jpeg):

@@ -29,29 +29,21 @@ def raw(tmp_path, put):
     return put(tmp_path / "raw", {f"{number}.jpg": number for number in range(3)})
 
 
-# --- as datasets and pandas write them ---------------------------------------------------------
+# --- as pandas writes them ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["jsonl", "csv"])
-def test_what_datasets_reads_as_an_imagefolder_is_read_the_same(raw, packed, how):
-    datasets = pytest.importorskip("datasets")
-    rows = [{"file_name": f"{i}.jpg", "text": f'a "photograph",\nnumber {i}'} for i in (2, 0, 1)]
-    if how == "jsonl":
-        write(raw / "metadata.jsonl", rows)
-    else:
-        pytest.importorskip("pandas").DataFrame(rows).to_csv(raw / "metadata.csv", index=False)
-    samples = packed(raw)
-    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 3
-    theirs = datasets.load_dataset(
-        "imagefolder", data_dir=str(raw), split="train", cache_dir=str(raw.parent / "cache")
-    ).cast_column("image", datasets.Image(decode=False))
-    assert {(row["text"], (raw / f"{row['text'][-1]}.jpg").read_bytes()) for row in theirs} == {
-        (sample["txt"].decode(), sample["jpg"]) for sample in samples
-    }
-
-
-@pytest.mark.parametrize("how", ["parquet", "csv", "csv with index", "tsv", "json", "jsonl"])
-def test_tables_of_pandas(raw, packed, jpeg, how):
+@pytest.mark.parametrize(
+    ("name", "write", "options"),
+    [
+        ("data.parquet", "to_parquet", {}),
+        ("data.csv", "to_csv", {"index": False}),
+        ("indexed.csv", "to_csv", {}),
+        ("data.tsv", "to_csv", {"index": False, "sep": "\t"}),
+        ("data.json", "to_json", {"orient": "records"}),
+        ("data.jsonl", "to_json", {"orient": "records", "lines": True}),
+    ],
+)
+def test_tables_of_pandas(raw, packed, jpeg, name, write, options):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
         {
@@ -60,28 +52,16 @@ def test_tables_of_pandas(raw, packed, jpeg, how):
             "score": [0.5, 1.0, None],
         }
     )
-    match how:
-        case "parquet":
-            frame.to_parquet(raw / "data.parquet")
-        case "csv" | "csv with index":
-            frame.to_csv(raw / "data.csv", index=how == "csv with index")
-        case "tsv":
-            frame.to_csv(raw / "data.tsv", index=False, sep="\t")
-        case "json":
-            frame.to_json(raw / "data.json", orient="records")
-        case "jsonl":
-            frame.to_json(raw / "data.jsonl", orient="records", lines=True)
+    getattr(frame, write)(raw / name, **options)
     samples = packed(raw)
     assert [sample["jpg"] for sample in samples] == [jpeg(i) for i in range(3)]
     assert [sample.get("txt") for sample in samples] == [
         "größe".encode(), b'say "a",\nor b', None
     ]  # fmt: skip
     records = [json.loads(sample["json"]) for sample in samples]
-    text = how.startswith(("csv", "tsv"))
-    assert [record["score"] for record in records] == (
-        ["0.5", "1.0", ""] if text else [0.5, 1.0, None]
-    )
-    assert ("" in records[0]) == (how == "csv with index")
+    scores = ["0.5", "1.0", ""] if write == "to_csv" else [0.5, 1.0, None]
+    assert [record["score"] for record in records] == scores
+    assert ("" in records[0]) == (name == "indexed.csv")
 
 
 # --- columns ----------------------------------------------------------------------------------

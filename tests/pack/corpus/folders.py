@@ -39,6 +39,8 @@ def _names(folder: Path, fates: Fates) -> None:
         (folder / f"upper.{extension}").write_bytes(encode("png"))
         fates[f"upper.{extension}"] = PACKED
     (folder / "README").write_bytes(b"no input")
+    (folder / os.fsdecode(b"\xfe.txt")).write_bytes(b"words")
+    fates[r"\udcfe.txt"] = "no image has the same stem"
     for name in ("a.jpg.part", "a.jpg~", "a.", "a.jpg "):
         (folder / name).write_bytes(encode("jpg"))
         fates[name] = "neither an image nor the sidecar of one"

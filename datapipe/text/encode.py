@@ -27,7 +27,7 @@ from datapipe.text.vocabulary import find_image_token, find_template, open_vocab
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
 
-ENCODER_VERSION = 6
+ENCODER_VERSION = 7
 """Changes whenever equal texts and options would give other tokens, image positions or labels."""
 
 

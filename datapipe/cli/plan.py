@@ -165,7 +165,8 @@ def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dic
         if lengths.overlong and not asked:
             rows["overlong"] += "; training refuses them without overlong="
     if lengths.cut_images or lengths.cut_labels:
-        rows["cut away"] = f"{lengths.cut_images:,} images, {lengths.cut_labels:,} label tokens"
+        images, labels = lengths.cut_images, lengths.cut_labels
+        rows["cut away"] = f"{counted(images, 'image')}, {counted(labels, 'label token')}"
     return rows
 
 

@@ -359,16 +359,21 @@ def remove_finished(out: Path, manifest: Manifest, *, lock_check: bool) -> None:
 
 def same_options(out: Path | str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to continue with other options than the output was started with."""
-    different = [
-        f"{name}: {before.get(name)!r} before, {now.get(name)!r} now"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
+    different = list(_differences(before, now))
     if different:
         raise PackError(
             f"{out} was started with other options ({'; '.join(different)}); use those, or give a "
             "new folder"
         )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], of: str = "") -> Iterator[str]:
+    for name in sorted(before.keys() | now.keys()):
+        then, given = before.get(name), now.get(name)
+        if isinstance(then, dict) and isinstance(given, dict):
+            yield from _differences(then, given, f"{of}{name}.")
+        elif then != given:
+            yield f"{of}{name}: {then!r} before, {given!r} now"
 
 
 def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:

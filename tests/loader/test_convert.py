@@ -108,7 +108,9 @@ def test_broken_images_are_named_and_end_it_if_they_are_too_many(damaged, tmp_pa
 def test_other_options_and_other_shards_are_refused(packed, tmp_path):
     out = tmp_path / "arrays"
     convert_dataset(packed, out, image=IMAGE)
-    with pytest.raises(PackError, match="other options"):
+    with pytest.raises(
+        PackError, match=r"other options \(image.size: \[\d+, \d+\] before, \[32, 32\] now\)"
+    ):
         convert_dataset(packed, out, image=ImageSpec(size=32))
     raw = tmp_path / "raw"
     raw.mkdir()

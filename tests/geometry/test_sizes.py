@@ -219,13 +219,8 @@ def test_an_image_too_long_for_any_part_shows_its_middle():
         assert (box.left, box.top, box.width, box.height) == (0, 480, 30, 40)
 
 
-def test_equal_keys_draw_equal_parts():
-    def some(keys):
-        return [random_box(640, 480, (0.1, 1.0), Draw(key)) for key in keys]
-
-    assert some(range(20)) == some(range(20))
-    assert len(set(some(range(20)))) == 20
-    # Whatever the machine: these numbers must not change, or resumed runs would see other images.
+def test_the_part_of_a_key_never_changes_between_releases():
+    # Whatever the machine: with other numbers, resumed runs would see other images.
     box = random_box(640, 480, (0.1, 1.0), Draw(7))
     assert (box.left, box.top, box.width, box.height) == (26, 119, 281, 258)
 

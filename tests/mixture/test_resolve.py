@@ -90,11 +90,11 @@ def drawn(segments, draws):
 
 
 @given(schedules())
-def test_rates_follow_the_schedule_and_sum_to_one(case):
+def test_rates_and_the_longest_and_shortest_epoch_are_those_of_exact_fractions(case):
     sizes, weights, changes = case
-    mixture = mixture_of(weights, changes, epoch="shortest")
-    rates = resolve(mixture, sizes_of(*sizes)).rates
     segments = exact_segments(weights, changes)
+    found = resolve(mixture_of(weights, changes, "shortest"), sizes_of(*sizes))
+    rates, shortest = found.rates, found.epoch
     assert rates.starts.dtype == np.int64
     assert rates.starts.tolist() == [segment[0] for segment in segments]
     for rows, side in ((rates.first, 2), (rates.last, 3)):
@@ -104,12 +104,6 @@ def test_rates_follow_the_schedule_and_sum_to_one(case):
             assert row == pytest.approx([float(rate) for rate in segment[side]], rel=1e-14)
     assert rates.first[-1].tolist() == rates.last[-1].tolist()
 
-
-@given(schedules())
-def test_longest_and_shortest_agree_with_brute_force(case):
-    sizes, weights, changes = case
-    segments = exact_segments(weights, changes)
-
     def complete(draws):
         return all(map(lambda got, size: got >= size, drawn(segments, draws), sizes))
 
@@ -117,7 +111,6 @@ def test_longest_and_shortest_agree_with_brute_force(case):
         return any(map(lambda got, size: got > size, drawn(segments, draws), sizes))
 
     end = 30_000
-    shortest = resolve(mixture_of(weights, changes, "shortest"), sizes_of(*sizes)).epoch
     assert not repeated(shortest)
     assert repeated(shortest + 1)
     if not complete(end):

@@ -59,9 +59,11 @@ def test_the_digest_follows_what_decides_the_tokens(tmp_path):
     cut = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
     cut.enable_truncation(3)
     cut.enable_padding(length=512)
+    given = cut.to_str()
     assert digest(cut) == base
     whole = encoded(TextEncoder(TextSpec(tokenizer=cut, template="chatml")), chat(("user", "Hm?")))
     assert len(whole.tokens) > 3
+    assert cut.to_str() == given
 
 
 def test_the_digest_of_a_template_file_is_that_of_its_text(tmp_path):

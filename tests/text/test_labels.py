@@ -243,14 +243,6 @@ def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field):
     assert "kind" not in written(make(), sample, learnt=True)
 
 
-def test_a_turns_name_is_not_learnt_where_it_takes_the_blanks_of_the_answer_in():
-    encoder = make(FAMILIES["phi-3"].template)
-    text = encoded(encoder, chat(("user", "Hm?"), ("assistant", "\n Yes.")))
-    name = small_tokenizer("byte-level").token_to_id("<|assistant|>")
-    assert name in text.tokens
-    assert name not in text.tokens[text.trained]
-
-
 def test_a_label_ends_with_its_text_where_a_normalizer_drops_the_last_character():
     encoder = make(FAMILIES["onevision"].template, "unigram")
     sample = chat(("user", "Hm?"), ("assistant", "e\u0301"), ("user", "More?"))

@@ -14,7 +14,7 @@ from tests.case_files import cases
 
 from .encoding import chat, encoded
 from .families import FAMILIES, GEMMA, QWEN2_5, QWEN2_VL
-from .small_tokenizers import NAMED, small_tokenizer, transformers_tokenizer
+from .small_tokenizers import small_tokenizer, transformers_tokenizer
 
 
 @pytest.fixture
@@ -152,12 +152,3 @@ def test_special_tokens_that_a_tokenizer_does_not_find_are_named():
     tokenizer = Tokenizer.from_str(json.dumps(spec))
     with pytest.raises(PlanError, match='set "normalized": false'):
         TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
-
-
-def test_a_tokenizer_is_not_changed_by_its_use():
-    tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
-    tokenizer.enable_truncation(5)
-    before = tokenizer.to_str()
-    tokens(tokenizer, "chatml")
-    assert tokenizer.to_str() == before
-    assert NAMED["eos_token"] in before

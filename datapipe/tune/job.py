@@ -22,7 +22,7 @@ from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal, Sweep
 from datapipe.tune.trial import Machine, Make, Trial
 
-_TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
+_TO_TRY = "the numbers to try, such as"
 MakeLoader = Annotated[
     Make, Say("a function of num_workers and prefetch_factor that returns a loader")
 ]
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 def tune_workers(
     make: MakeLoader,
     *,
-    num_workers: Annotated[Iterable[WorkerCount], _TO_TRY] = (0, 1, 2, 4, 8),
-    prefetch_factor: Annotated[Iterable[Count], _TO_TRY] = (2, 4),
+    num_workers: Annotated[Iterable[WorkerCount], Say(f"{_TO_TRY} (0, 2, 4)")] = (0, 1, 2, 4, 8),
+    prefetch_factor: Annotated[Iterable[Count], Say(f"{_TO_TRY} (2, 4)")] = (2, 4),
     budget: Seconds = 60.0,
     step_time: Seconds | None = None,
     max_wait: Part = 0.01,

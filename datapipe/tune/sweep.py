@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from datapipe.progress import readable_size
 from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
 from datapipe.tune.setting import Setting
 from datapipe.tune.trial import EmptyLoader, Machine, Make, Trial, TrialRun
@@ -143,8 +144,8 @@ class Sweep:
             self._discard(setting, f"raised {type(error).__name__}: {error}")
             return None
         if trial.over:
-            limit = (self.goal.max_memory or 0) / 1e9
-            why = f"took {trial.memory / 1e9:.1f} GB, more than max_memory, {limit:.1f} GB"
+            taken, limit = map(readable_size, (trial.memory, int(self.goal.max_memory or 0)))
+            why = f"took {taken}, more than max_memory, {limit}"
             self._discard(setting, why)
             larger = [other for other in self.active if other.covers(setting)]
             self.drop(*larger, why=f"needs at least the memory of {setting}, which {why}")

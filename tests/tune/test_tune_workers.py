@@ -147,7 +147,7 @@ def test_where_no_setting_is_left_the_error_says_why(sweep):
     assert isinstance(error.value.__cause__, OSError)
     with pytest.raises(datapipe.PlanError, match="no workers yields no batch at all"):
         tune_on(Clock(), lambda **_: [])
-    with pytest.raises(datapipe.PlanError, match="no setting is left: no workers took"):
+    with pytest.raises(datapipe.PlanError, match="no workers took 10 B, more than max_memory, 5 B"):
         sweep(CORES, meter=lambda: FakeMeter(lambda: 10), max_memory=5)
 
 

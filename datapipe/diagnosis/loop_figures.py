@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from datapipe.diagnosis.loader_rules import Limit
@@ -47,6 +48,7 @@ class LoopFigures:
     """Measured shares of a training loop. Shares are fractions of the loop's time, 0 to 1."""
 
     turns: int  # in which they were measured
+    left_out: Mapping[str, int] = field(default_factory=dict)  # turns that were not, by reason
     # wait, transfer, step, rest: on the host; together 1
     wait: float = 0.0
     transfer: float = 0.0

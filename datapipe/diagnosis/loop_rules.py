@@ -36,6 +36,11 @@ _ENOUGH_SAMPLES = 10_000  # without which shares of datasets are not compared
 _NOTICEABLE = 0.005  # least share that a sentence names
 _DEVIATIONS = 4  # standard deviations that no share is off by chance
 
+_NEVER = {
+    "first": "give the loader more batches a pass, as by `epochs=None`: the first does not count",
+    "disturbed": "give each loop its own `Monitor`, and mend steps that raise: neither counts",
+}
+"""Actions where steps are left out for a reason that lasts, however long the loop runs."""
 _TUNE = "let the loader find its settings: `datapipe tune-workers SHARDS`"
 _TRACE = "look at the gaps between operators: `monitor.trace('trace.json')`"
 _LARGER = "give torch more at once: a larger batch, `torch.compile(model)`, fused optimizers"
@@ -49,11 +54,12 @@ def judge(figures: LoopFigures) -> Verdict:
 
 def _judge_time(figures: LoopFigures) -> Verdict:
     if figures.turns < ENOUGH:
+        actions = [_NEVER[why] for why in _NEVER if figures.left_out.get(why, 0) > ENOUGH]
         return _verdict(
             "unknown",
             f"{figures.turns} steps were timed so far, and a verdict takes {ENOUGH}: the first "
             "steps are left out",
-            "let the loop run longer",
+            *(actions or ["let the loop run longer"]),
             level="warn",
         )
     losses = {kind: loss for kind, loss in _losses(figures).items() if loss >= LIMITS[kind]}

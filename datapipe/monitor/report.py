@@ -271,6 +271,7 @@ class Counters:
             limit = find_limit(LoaderFigures(reading=reading, in_loop=True, processes=processes))
         return LoopFigures(
             turns=loop.turns,
+            left_out=loop.left_out,
             **loop.shares(loop.seldom),
             idle=None if device is None else self._of_turn(device, device.idle),
             device_transfer=None if device is None else self._of_turn(device, device.transfers),

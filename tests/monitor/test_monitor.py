@@ -107,6 +107,18 @@ def test_a_run_too_short_for_figures_shows_none(monitor, clock):
     assert "let the loop run longer" in said
 
 
+def test_a_loop_that_never_has_figures_is_not_to_run_longer(monitor, clock):
+    for _ in range(9):
+        train(monitor, Batches(clock, 1), clock, step=0.1)
+    (action,) = monitor.verdict.actions
+    assert action.startswith("give the loader more batches a pass")
+    other = datapipe.Monitor(clock=clock)
+    for _ in zip(other(Batches(clock, 9)), other(Batches(clock, 9)), strict=True):
+        clock.sleep(0.1)
+    (action,) = other.verdict.actions
+    assert action.startswith("give each loop its own `Monitor`")
+
+
 def test_a_loop_left_by_break_counts_what_it_did(monitor, clock):
     for number in monitor(Batches(clock, 100, wait=0.01)):
         with monitor.step():

@@ -13,12 +13,7 @@ from .cases import record_cases, values
 from .reading import choose_reader, estimate, read, recognises
 
 NAMES = ["1000268201_693b08cb0e.jpg", "1001773457_577c3a7d70.jpg", "1007320043_627395c3d8.jpg"]
-TOKENS = (
-    f"{NAMES[0]}#0\tA child in a pink dress is climbing up a set of stairs .\n"
-    f"{NAMES[0]}#1\tA girl going into a wooden building .\n"
-    f"{NAMES[1]}#0\tA black dog and a spotted dog are fighting\n"
-    f"{NAMES[2]}#0\tA child playing on a rope net .\n"
-)
+TOKENS = "".join(f"{name}#0\tA dog runs over the grass .\n" for name in NAMES)
 
 
 @pytest.fixture

@@ -317,8 +317,8 @@ def write_sidecars(
     except OSError as error:
         raise IndexMismatch(
             f"{folder}: sidecars cannot be written ({error.strerror or error}), and their readers "
-            "look for them beside the shards; make the folder writable, or link the shards into "
-            "a writable folder and index that"
+            "look for them beside the shards; make the folder writable, with room, or link "
+            "the shards into such a folder and index that"
         ) from error
     return written
 

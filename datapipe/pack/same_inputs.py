@@ -67,7 +67,7 @@ def _refusal(out: Path, file: str) -> str:
     return (
         f"{out}: {file} is not what a finished shard was packed from: it has changed since, or is "
         "another file of the same name; restore it, or pack into a new folder (`datapipe merge` "
-        "joins both)"
+        "joins folders of shards)"
     )
 
 

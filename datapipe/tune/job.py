@@ -197,7 +197,7 @@ def _result(sweep: Sweep, waits: Mapping[Setting, WaitShare], *, interrupted: bo
         reason = explain(sweep, chosen, settled=settled, limit=limit)
     untried = [s for s in sweep.settings if s not in measured and s not in sweep.dropped]
     if untried:
-        reason += f". Not tried for lack of time: {'; '.join(map(str, untried))}"
+        reason += f". Not compared for lack of time: {'; '.join(map(str, untried))}"
     return TuneResult(
         num_workers=chosen.num_workers,
         prefetch_factor=chosen.prefetch_factor,

@@ -243,7 +243,7 @@ def _labels(
                 return None  # the template rewrites what was said before
             answers.append(after[len(before) :])
     learnt = labels[labels >= 0].tolist()
-    if not learnt:
+    if not learnt and not answers:
         return None
     ours, theirs = processor.tokenizer.decode(learnt), " ".join(answers)
     if "".join(ours.split()) == "".join(theirs.split()):

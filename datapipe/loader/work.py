@@ -111,6 +111,7 @@ class SampleWork:
         to = self.device.device
         return {
             **vars(self),
+            "static_shapes": self.static_shapes is not None,  # its limits are in the plan
             "plan": {**plan.to_dict(), "seed": None, "group": None},
             "units_per_rank": options.units_per_rank,
             "meta": sorted(options.meta),

@@ -15,7 +15,7 @@ from datapipe.decode.presets import NORMALIZATIONS
 from datapipe.decode.resize import Filter
 from datapipe.errors import PlanError
 from datapipe.text.spec import TextSpec
-from datapipe.text.vocabulary import read_json
+from datapipe.text.vocabulary import default_template, read_json
 
 _PROCESSOR = "processor_config.json"
 _IMAGES = "preprocessor_config.json"
@@ -117,7 +117,7 @@ def _from_folder(folder: Path) -> ModelFiles:
         or read_json(folder / _IMAGES)
         or {},
         tokenizer=folder,
-        template=processor.get("chat_template"),
+        template=default_template(processor.get("chat_template")),
     )
 
 

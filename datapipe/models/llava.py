@@ -29,7 +29,7 @@ def llava(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     if kind == "CLIPImageProcessor":
         height, width = side_of(files, "crop_size", 224)
         size = files.images.get("size")
-        stretched = isinstance(size, Mapping) and "height" in size
+        stretched = isinstance(size, Mapping) and size.get("height") is not None
         fitted = side_of(files, "size", 224)
         if files.images.get("do_center_crop") is False or (stretched and fitted != (height, width)):
             raise files.refuse("its images are not cropped to one size")

@@ -72,7 +72,7 @@ def open_vocabulary(tokenizer: Any) -> Vocabulary:
             f"which encodes without holding the interpreter's lock; {_REMEDY}"
         )
     names = _names(tokenizer.special_tokens_map.items())
-    template = _default(getattr(tokenizer, "chat_template", None))
+    template = default_template(getattr(tokenizer, "chat_template", None))
     return _vocabulary(_source(backend), "the tokenizer", names, template)
 
 
@@ -137,7 +137,7 @@ def read_template_file(path: Path) -> str:
     """Return the chat template in a Jinja or JSON file; raise `PlanError` if there is none."""
     if path.suffix != ".json":
         return _read(path, "chat template")
-    template = _default((read_json(path) or {}).get("chat_template"))
+    template = default_template((read_json(path) or {}).get("chat_template"))
     if template is None:
         raise PlanError(
             f"{path} has no chat_template; give a file that has one, or the name of a built-in "
@@ -164,14 +164,14 @@ def _from_file(path: Path) -> Vocabulary:
         more = (config or {}).get("extra_special_tokens")
         more = more if isinstance(more, Mapping) else {}
         names = _names((*(special or {}).items(), *(config or {}).items(), *more.items()))
-    template = _default((config or {}).get("chat_template"))
+    template = default_template((config or {}).get("chat_template"))
     # A processor's template comes before the tokenizer's, which may know nothing of images.
     if (template_file := _template_file(folder)) is not None:
         template = read_template_file(template_file)
     return _vocabulary(source, str(file), names, template)
 
 
-def _default(template: Any) -> str | None:
+def default_template(template: Any) -> str | None:
     """Return the template itself, or the default one of several with names."""
     if isinstance(template, list):
         entries = (entry for entry in template if isinstance(entry, Mapping))

@@ -39,27 +39,27 @@ def picture(height, width, seed=0):
 def test_strides_of_image_and_batch_change_nothing_and_only_its_place_is_written(
     kernel, mean_std, dtype
 ):
-    image = picture(11, 13)
-    four = torch.zeros((11, 13, 4), dtype=torch.uint8).permute(2, 0, 1)
-    larger = torch.zeros((14, 17, 3), dtype=torch.uint8).permute(2, 0, 1)
-    planes = torch.zeros((3, 13, 15), dtype=torch.uint8)
+    image = picture(11, 67)
+    four = torch.zeros((11, 67, 4), dtype=torch.uint8).permute(2, 0, 1)
+    larger = torch.zeros((14, 71, 3), dtype=torch.uint8).permute(2, 0, 1)
+    planes = torch.zeros((3, 13, 69), dtype=torch.uint8)
     images = {
         "three bytes": image,
-        "part of a larger one": larger[:, 2:13, 1:14].copy_(image),
+        "part of a larger one": larger[:, 2:13, 1:68].copy_(image),
         "four bytes": four[:3].copy_(image),
         "planes": planes[:, 1:-1, 1:-1].copy_(image),
         "turned": image.transpose(1, 2).contiguous().transpose(1, 2),
     }
     batches = {
-        "batch": torch.full((4, 3, 20, 30), 9, dtype=dtype),
-        "channels last": torch.full((4, 20, 30, 3), 9, dtype=dtype).permute(0, 3, 1, 2),
-        "rows before channels": torch.full((4, 20, 3, 30), 9, dtype=dtype).transpose(1, 2),
+        "batch": torch.full((4, 3, 20, 90), 9, dtype=dtype),
+        "channels last": torch.full((4, 20, 90, 3), 9, dtype=dtype).permute(0, 3, 1, 2),
+        "rows before channels": torch.full((4, 20, 3, 90), 9, dtype=dtype).transpose(1, 2),
     }
     normalizer = Normalizer(mean_std, dtype)
     (expected,) = normalize_batch(image[None], mean_std, dtype)
     for source, pixels in images.items():
         for target, batch in batches.items():
-            place = batch[2, :, 5:16, 7:20]
+            place = batch[2, :, 5:16, 7:74]
             write(normalizer, pixels, place)
             assert torch.equal(place, expected), (source, target)
             place[:] = 9

@@ -3,7 +3,12 @@
 import pytest
 
 from datapipe import PackError, pack_dataset
-from datapipe.pack.options import parse_max_rejects, parse_shard_size
+from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
+
+
+def test_the_usual_three_options_are_kept_also_as_they_are_by_default():
+    usual = {"format": "folder", "shard_size": "512MB", "check": "decode"}
+    assert PackOptions(format="folder").to_dict() == usual
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,9 @@ def test_images_beside_the_main_one_are_named_with_what_leaves_them_out(
     assert option in line
     report = datapipe.pack_dataset(path, tmp_path / "new", workers=1, ignore=f"*.{ext}")
     assert (report.samples, report.images) == (3, 3)
-    assert datapipe.index_shards(tmp_path / "raw", ignore=f"*.{ext}").images == 3
+    for force in (False, True):
+        manifest = datapipe.index_shards(tmp_path / "raw", force=force, ignore=f"*.{ext}")
+        assert manifest.images == 3
 
 
 def test_a_few_samples_that_cannot_be_loaded_leave_the_others(tmp_path, make_tar, jpeg, caplog):

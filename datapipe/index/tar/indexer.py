@@ -15,6 +15,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from datapipe.declared import Word, checked
 from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
@@ -42,7 +44,7 @@ from datapipe.index.tar.contents import (
     with_starts,
 )
 from datapipe.index.tar.findings import Findings
-from datapipe.index.tar.grouping import Group, group_members, split_name
+from datapipe.index.tar.grouping import BEFORE, Group, group_members, name_in_tar, split_name
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
@@ -107,7 +109,9 @@ def index_shards(
             raise IndexMismatch(f"{folder}: no .tar file is here or below")
         if manifest and not force:
             check_same(tars, manifest)
-            if not _has_ignored(home, manifest, patterns):
+            named = dict(zip(tars.names(), tars.shards, strict=True)) if patterns else {}
+            tables = ((named[shard.name], checked_index(home, shard)) for shard in manifest.shards)
+            if not patterns or not any(_has_ignored(*each, patterns) for each in tables):
                 return manifest  # another rank was quicker
         _refuse_packed(tars)
         check_ends(tars.shards)
@@ -118,15 +122,19 @@ def index_shards(
         return manifest
 
 
-def _has_ignored(home: Path, manifest: Manifest, patterns: tuple[str, ...]) -> bool:
-    """Return whether an index has members that `--ignore` names."""
-    for shard in manifest.shards if patterns else ():
-        table = checked_index(home, shard)
-        for key, exts in zip(table["key"].to_pylist(), table["ext"].to_pylist(), strict=True):
-            # The index adds the format to an extension that does not say it: 0.img is img.jpg.
-            names = [f"{key}.{ext}" for full in exts for ext in (full, full.rpartition(".")[0])]
-            if any(ignored_by(name, patterns) for name in names):
-                return True
+def _has_ignored(path: Path, table: pa.Table, patterns: tuple[str, ...]) -> bool:
+    """Return whether the index of a tar has members that `--ignore` names."""
+    names = (table[name].to_pylist() for name in ("key", "ext", "offset"))
+    with path.open("rb") as tar:
+        for key, exts, offsets in zip(*names, strict=True):
+            for ext, offset in zip(exts, offsets, strict=True):
+                if ignored_by(f"{key}.{ext}", patterns):
+                    return True
+                # The index has `img.jpg` for a JPEG called `img`, whose name only the tar has.
+                if ignored_by(f"{key}.{ext.rpartition('.')[0]}", patterns):
+                    tar.seek(start := max(offset - BEFORE, 0))
+                    if name_in_tar(tar.read(offset - start), key, ext)[1] != ext.lower():
+                        return True
     return False
 
 

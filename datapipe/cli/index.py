@@ -85,7 +85,7 @@ def index(
         manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
         tars = tars_at(shards)
         if force and (others := sorted({*present_sidecars(tars.folder)} - {*kinds})):
-            told = "sidecars in %s may be of the tars as they were; --sidecars %s writes them again"
+            told = "sidecars in %s may describe the tars as they were; --sidecars %s rewrites them"
             logger.warning(told, tars.folder, ",".join([*kinds, *others]))
         write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
     counted = count(shards, encoder, **chosen) if encoder else None

@@ -141,9 +141,9 @@ def repair_dataset(
                 samples, remade = found.copy(folder, output), ()
     except OSError as error:
         raise PackError(
-            f"{dataset}: its repair cannot be written ({error.strerror or error}); give "
-            f"{located.home if folder is None else folder} and {gettempdir()} space for the "
-            "indexes, and the command again"
+            f"{dataset}: its repair failed ({error.strerror or error}); check that "
+            f"{located.home if folder is None else folder} and {gettempdir()} can be written and "
+            "have room, and run the same command again"
         ) from error
     return RepairReport(
         output=str(dataset if out is None else out),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import gettempdir
 
-from datapipe.errors import IndexMismatch, PackError, SampleError
+from datapipe.errors import PackError, SampleError
 from datapipe.index.dataset import check_shards
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.manifest import MANIFEST, Contribution, Manifest, Shard, read_manifest
@@ -169,8 +169,7 @@ class Job:
                     f"{self.out}: data was being appended here; finish that first, with the same "
                     "command and --append"
                 )
-            self.same_as(before, self.out)
-            self._refuse_changed(before.shards[: before.parts[0].shards])
+            self.same_as(before, self.out, before.shards[: before.parts[0].shards])
             return True
         ends = itertools.accumulate(part.shards for part in before.parts)
         alike = [
@@ -181,29 +180,27 @@ class Job:
         count = self._count_all() if alike else InputCount()
         for shards, part in alike:
             if (count.number, count.digest) == (part.inputs, part.inputs_sha256):
-                self._refuse_changed(shards)
+                try:
+                    self._count_all(shards)
+                except PackError as error:
+                    raise PackError(f"{error} (`datapipe merge` joins both)") from error
                 return True
         return False
 
-    def _refuse_changed(self, shards: Sequence[Shard]) -> None:
-        """Refuse inputs that are called as those of finished shards and hold something else."""
-        inputs = itertools.islice(self.reading.raw_inputs(Notes(), None), self.options.limit)
-        with suppress(IndexMismatch):  # of a damaged index, which its readers name
-            for _ in self._compared(shards, inputs):
-                pass
-
-    def _compared(self, shards: Sequence[Shard], inputs: Iterator[RawInput]) -> Iterator[RawInput]:
+    def _compared(
+        self, shards: Sequence[Shard], inputs: Iterator[RawInput], *, strict: bool
+    ) -> Iterator[RawInput]:
         """Return the inputs of finished shards, which are compared with these on the way."""
         options = self.options
         # Else they are made anew.
         texts, images = options.map is None, not options.shrink.active and options.pages == "first"
-        return refuse_changed(self.out, shards, inputs, texts=texts, images=images)
+        return refuse_changed(self.out, shards, inputs, texts=texts, images=images, strict=strict)
 
-    def same_as(self, before: Manifest, out: Path | str) -> None:
-        """Refuse a finished dataset that this pack would not make."""
+    def same_as(self, before: Manifest, out: Path | str, shards: Sequence[Shard] = ()) -> None:
+        """Refuse a finished dataset, of which `shards` are here, that this pack would not make."""
         part = before.parts[0]
         same_options(out, given_options(part.options), self.options.to_dict())
-        same_inputs(out, self._count_all(), part.inputs, part.inputs_sha256)
+        same_inputs(out, self._count_all(shards), part.inputs, part.inputs_sha256)
 
     def run(self, base: Manifest | None) -> Manifest:
         """Write what is still to be written, committing shard by shard."""
@@ -227,7 +224,7 @@ class Job:
     ) -> Manifest:
         count = InputCount()
         done: Iterator[RawInput] = itertools.islice(inputs, journal.last.inputs)
-        for sample in self._compared(journal.shards, done):
+        for sample in self._compared(journal.shards, done, strict=True):
             count.add(self._facts(sample))
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
@@ -353,11 +350,11 @@ class Job:
         total, limit = self.reading.estimate(), self.options.limit
         return min(total, limit) if total and limit else total
 
-    def _count_all(self) -> InputCount:
-        """Look at every input without reading what it names."""
+    def _count_all(self, shards: Sequence[Shard] = ()) -> InputCount:
+        """Look at every input; compare what it names only with finished `shards`."""
         count = InputCount()
         with Progress("comparing", unit="input", total=self._expected()) as progress:
-            for sample in self._inputs(None):
+            for sample in self._compared(shards, self._inputs(None), strict=False):
                 count.add(self._facts(sample))
                 progress.advance()
         self._note_leftovers(count)

@@ -13,9 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datapipe.errors import PackError, SampleError
+from datapipe.errors import IndexMismatch, PackError, SampleError
 from datapipe.index.files.crc32 import crc32
+from datapipe.index.images.formats import raw_format
 from datapipe.index.manifest import Shard
+from datapipe.index.media import START
 from datapipe.index.parquet import checked_index
 from datapipe.pack.input.raw_sample import (
     Blob,
@@ -35,18 +37,26 @@ class _Packed(NamedTuple):
 
 
 def refuse_changed(
-    out: Path, shards: Iterable[Shard], inputs: Iterable[RawInput], *, texts: bool, images: bool
+    out: Path,
+    shards: Iterable[Shard],
+    inputs: Iterable[RawInput],
+    *,
+    texts: bool,
+    images: bool,
+    strict: bool,
 ) -> Iterator[RawInput]:
     """Yield the inputs of finished shards, while their files are compared with the shards'.
 
-    Inputs that were rejected are among them. Of `texts` each is read and compared. Of `images`, of
-    which some may have been converted, only the sizes are: all of them must be others.
+    Inputs that were rejected are among them. Each of the `texts` is read and compared. Some
+    `images` may have been converted, so only their sizes are compared, and only if all differ are
+    they refused. Unless `strict`, nothing is compared with a shard whose index is damaged.
 
     Raises:
-        PackError: a text is not what was packed, or no image is; it names the file.
-        IndexMismatch: an index is damaged.
+        PackError: a text is not what was packed or cannot be read, or no image is what was packed;
+            it names the file.
+        IndexMismatch: an index is damaged, if `strict`.
     """
-    packed = _samples_of(out, shards)
+    packed = _samples_of(out, shards, strict=strict)
     now, other, same = next(packed, _Packed()), "", False
     for sample in inputs:
         if now.source == sample.source:
@@ -56,7 +66,7 @@ def refuse_changed(
             for file in _images_in_files(sample, now.sizes) if images and not same else ():
                 if (size := _size(file)) is not None:
                     same = same or size in now.sizes.values()
-                    other = other or file.label
+                    other = other or ("" if same or _is_converted(file) else file.label)
             now = next(packed, _Packed())
         yield sample
     if other and not same:
@@ -66,15 +76,19 @@ def refuse_changed(
 def _refusal(out: Path, file: str) -> str:
     return (
         f"{out}: {file} is not what a finished shard was packed from: it has changed since, or is "
-        "another file of the same name; restore it, or pack into a new folder (`datapipe merge` "
-        "joins folders of shards)"
+        "another file of the same name; restore it, or pack all of it into a new folder"
     )
 
 
-def _samples_of(out: Path, shards: Iterable[Shard]) -> Iterator[_Packed]:
+def _samples_of(out: Path, shards: Iterable[Shard], *, strict: bool) -> Iterator[_Packed]:
     """Yield what the index says of each sample."""
     for shard in shards:
-        table = checked_index(out, shard)
+        try:
+            table = checked_index(out, shard)
+        except IndexMismatch:
+            if strict:
+                raise
+            continue
         for batch in table.select(["source", "ext", "crc32", "size"]).to_batches(1024):
             for source, exts, *values in zip(*batch.to_pydict().values(), strict=True):
                 yield _Packed(source, *(dict(zip(exts, each, strict=True)) for each in values))
@@ -109,9 +123,16 @@ def _size(file: Blob) -> int | None:
     return None
 
 
-def _checksum(read: Callable[[Blob], tuple[Any, bytes]], file: Blob) -> int | None:
-    """Return the checksum of the member that a text becomes; None if it cannot be read."""
+def _is_converted(file: Blob) -> bool:
+    """Return whether a file holds an image that packing converts, whatever its name says."""
+    with suppress(SampleError), file.file() as data:
+        return raw_format(data.read(START)) is not None
+    return True
+
+
+def _checksum(read: Callable[[Blob], tuple[Any, bytes]], file: Blob) -> int:
+    """Return the checksum of the member that a text becomes."""
     try:
         return crc32(read(file)[1])
-    except SampleError:
-        return None
+    except SampleError as error:
+        raise PackError(f"{file.label}: {error.reason}; it was readable when packed") from error

@@ -110,7 +110,8 @@ def _text_beside(record: Any) -> str:
     if len(record.keys() & {*TURN_FIELDS}) > 1:
         held = {name: turns for name in TURN_FIELDS if (turns := turns_of(record.get(name)))}
         said = [
-            [(known_role(t.role), mark_places(t.text)) for t in turns] for turns in held.values()
+            [(known_role(t.role), mark_places(t.text).split()) for t in turns]
+            for turns in held.values()
         ]
         if any(turns != said[0] for turns in said):
             return f"a second conversation (of {' and '.join(f'`{name}`' for name in held)})"

@@ -188,11 +188,12 @@ def refuse_unread_turns(record: Mapping[str, Any]) -> None:
         if field == "contents":  # of Gemini, which packing reads in files of records alone
             parts = turns if isinstance(turns, list) else [None]
             turns = all(isinstance(turn, Mapping) and "parts" in turn for turn in parts) and turns
-        if turns and not is_null(turns):
-            json = f", or pack its JSON with --map 'messages={field}'"
+        if isinstance(turns, str | list | Mapping) and turns and not is_null(turns):
+            json = isinstance(turns, str) and turns.lstrip().startswith("[")
+            remedy = f", or pack its JSON with --map 'messages={field}'" if json else ""
             raise DecodeError(
-                f"`{field}` is no list of turns of a role and a text each; write it as one"
-                f"{json if isinstance(turns, str) else ''}"
+                f"`{field}` is not a list of turns with a role and a text each; rewrite it as one"
+                f"{remedy}"
             )
 
 
@@ -282,20 +283,23 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     if not _MARKING.isdisjoint(entry):
         learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) not in (None, 1)), None)
         mask = next((entry[mask] for mask in _MASKS if entry.get(mask) not in (None, 0)), 0)
-        if mask:
-            learn = False if mask == 1 else mask  # others are refused like other flags
+        if mask == 1:
+            learn = False
+        elif mask and (isinstance(mask, int | float) or str(mask).lower() in ("true", "false")):
+            learn = mask  # refused like other flags; anything else is a mask of an image
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)
     if text is not None:
-        for name in _THOUGHTS:
+        role = entry.get("from", entry.get("role"))
+        role = role if isinstance(role, str) else ""
+        for name in _THOUGHTS if known_role(role) not in ("user", "system") else ():
             if entry.get(name) is None:
                 continue
             thought = message_text({"content": entry[name]})
-            if thought and thought.strip() and "</think>" not in text:
+            if thought and "</think>" not in text and thought.strip() not in text:
                 text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
-        role = entry.get("from", entry.get("role"))
-        return [RawTurn(role if isinstance(role, str) else "", text, learn)]
+        return [RawTurn(role, text, learn)]
     if any(entry.get(name) for name in _CHOICES):
         return []  # the answer is a letter or a number of one of them
     fields = {str(name).lower(): value for name, value in entry.items()}
@@ -349,5 +353,6 @@ def _learn(flag: Any, number: int) -> bool:
     if isinstance(flag, bool) or flag in (0, 1):
         return bool(flag)
     raise DecodeError(
-        f"turn {number} has {flag!r} as the flag of whether it is learnt; give 0, 1, true or false"
+        f"turn {number} has {flag!r} as the flag that says whether it is learnt; "
+        "give 0, 1, true or false"
     )

@@ -238,7 +238,7 @@ def test_foreign_tars_are_indexed_as_a_folder_or_a_list(
     assert found["samples"] == 2
     assert sorted(path.name for path in tmp_path.glob("*.idx")) == ["0.idx", "1.idx"]
     assert run("index", tmp_path, "--force").exit_code == 0
-    assert "--sidecars dali writes them again" in caplog.text
+    assert "--sidecars dali rewrites them" in caplog.text
     result = run("plan", f"{tmp_path}/*.tar", "--batch-size", 1)
     assert (result.exit_code, "steps" in result.stdout) == (0, True)
     missing = run("index", f"{tmp_path}/{{0..9}}.tar")

@@ -72,8 +72,8 @@ def index_shards(
         folder: where the shards are; or a list of shards, such as "data/train-{000..099}.tar".
         home: where index files and manifest go; by default `folder` itself, for a list a folder of
             its own beside the shards, or the user's cache folder where these cannot be written.
-        force: index again where there is a manifest already, as members that `ignore` names in it
-            are a reason, too.
+        force: index again even if there is a manifest. Members in it that `ignore` names have the
+            same effect.
         ignore: patterns of members that are left out, such as "*.mp4" or "*.seg.png"; several in a
             list, or separated by commas.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
@@ -119,7 +120,8 @@ def _recognised(
         if _maps_pictures(options):
             if readers["webdataset"].recognises(survey, replace(options, map=None)):
                 raise _no_columns(options, "webdataset")
-            if survey.is_folder and loose_images(survey).pairs:
+            tables = any(kind_of(Path(p)) not in (None, "", "json") for p in survey.top.paths())
+            if survey.is_folder and not tables and loose_images(survey).pairs:
                 raise _no_columns(options, "folder")
         raise unrecognized(survey, survey.walk(most=_QUICK), options)
     if options.map is None:

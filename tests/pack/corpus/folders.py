@@ -109,7 +109,7 @@ def broken_json() -> Iterator[tuple[str, bytes, str]]:
 def _records(folder: Path, fates: Fates) -> None:
     for name, content, fate in broken_json():
         if name in ("turns-odd", "messages-odd"):
-            fate = "is no list of turns"
+            fate = "is not a list of turns"
         _with_sidecar(folder, fates, f"{name}.json", content, fate)
     for number, value in enumerate((None, True, 1, 1.5, "text", [], [1, {}])):
         _with_sidecar(folder, fates, f"value-{number}.json", json.dumps(value).encode(), PACKED)

@@ -250,7 +250,7 @@ def as_turns(value: Any, source: FieldSource) -> list[Any]:
         said = [turn for pair in value for turn in zip(roles, pair, strict=True)]
         return [{"role": role, "content": text} for role, text in said]
     if read_turns(value) is None:
-        raise DecodeError(f"`{source}` is no list of turns of a role and a text each")
+        raise DecodeError(f"`{source}` is not a list of turns with a role and a text each")
     return list(value)
 
 

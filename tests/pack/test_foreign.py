@@ -127,6 +127,7 @@ def test_heic_is_packed_as_jpeg(tmp_path, raw, crop, members, ext):
     assert sample.keys() == {"jpg"}
     assert np.abs(pixels(sample["jpg"]) - np.asarray(image)).mean() < 6
     assert report.notes == (f"1 image: HEIC converted to JPEG of quality 95 (a.{ext})",)
+    assert pack_dataset(raw, tmp_path / "out").finished_before
 
 
 def test_damaged_and_too_large_heic_is_rejected_with_its_format(

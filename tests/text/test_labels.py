@@ -84,12 +84,14 @@ def test_reasoning_apart_from_an_answer_is_learnt_as_reasoning_in_it(template, f
         chat(("user", "Why?"), ("assistant", said))
         for said in ("So.", "<think>\nOh.\n</think>\n\nSo.")
     )
+    apart.record["messages"][0]["reasoning"] = "They ask."
     apart.record["messages"][1] |= {"reasoning": "", field: "Oh.\n"}
     for learnt in (False, True):
         expected = written(make(template), within, learnt=learnt)
         assert written(make(template), apart, learnt=learnt) == expected
-    apart.record["messages"][1]["content"] = within.record["messages"][1]["content"]
-    assert written(make(template), apart) == written(make(template), within)
+    for said in (within.record["messages"][1]["content"], "Thought: Oh. Answer: So."):
+        within.record["messages"][1]["content"] = apart.record["messages"][1]["content"] = said
+        assert written(make(template), apart) == written(make(template), within)
 
 
 LAST_ENDS_OTHERWISE = (
@@ -208,7 +210,14 @@ def test_a_sample_without_text_has_no_label(template, sample):
 )
 def test_a_turn_that_is_marked_as_not_learnt_has_no_label(template, flag):
     turns = chat(*THINKS_FIRST, ("user", "Two?"), ("assistant", "Second.")).record["messages"]
-    record = {"messages": [turns[0], turns[1] | flag, turns[2], turns[3] | {"weight": 1}]}
+    record = {
+        "messages": [
+            turns[0],
+            turns[1] | flag,
+            turns[2],
+            turns[3] | {"weight": 1, "mask": "of_an_image.png"},
+        ]
+    }
     learnt = written(make(template), SampleText(None, record, 0), learnt=True)
     assert "econd." in learnt  # nothing predicts the first token of a text
     assert "Because." not in learnt

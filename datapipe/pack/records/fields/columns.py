@@ -15,8 +15,13 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.records.fields import known_texts
-from datapipe.pack.records.fields.field_map import FieldMap, has_text, parse_list
-from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
+from datapipe.pack.records.fields.field_map import FieldMap, has_text
+from datapipe.pack.records.fields.field_path import (
+    FieldSource,
+    field_source,
+    parse_list,
+    parse_source,
+)
 from datapipe.pack.records.fields.refusals import (
     TableColumns,
     label_columns,
@@ -56,6 +61,7 @@ _ASSISTANT = (
     *((name,) for name in ("completion", "suffix", "solution", "reply", "assistant", "gpt")),
     *((name,) for name in ("target", "a")),
 )
+_LISTS = ("answers", "direct_answers", "questions")  # which a CSV writes as text
 _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
 _VERDICT = frozenset(
@@ -288,7 +294,7 @@ def _check_caption(table: TableColumns, caption: str, others: Sequence[str]) -> 
 def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) -> FieldMap:
     """Return a question and its answer, after the turns before it where there are some."""
     names = table.names
-    question = field_source(asked[0])
+    question = _listed(asked[0], table.columns)
     more = {name.lower() for name in asked} - {"instruction"}
     if "instruction" in names and more in ({"input"}, {"inputs"}):  # of Alpaca; of M3IT
         question = known_texts.instruction_and_input(names["instruction"], names[more.pop()])
@@ -302,8 +308,22 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
             f"as words, or name another column with --map 'user={asked[0]},assistant=COLUMN'"
         )
     history = field_source(names["history"]) if "history" in names else None
-    turns = (("user", question), ("assistant", field_source(answered[0])))
+    turns = (("user", question), ("assistant", _listed(answered[0], table.columns)))
     return FieldMap(messages=history, turns=turns)
+
+
+def _listed(name: str, columns: Columns) -> FieldSource:
+    """Return the source of a column; of lists of texts that its cells spell, as in CSV, these."""
+    lists = [parse_list(value) for value in columns[name][:_PROBES]]
+    are_lists = any(lists) and all(isinstance(held, list) and _is_text([held]) for held in lists)
+    if name.lower() not in _LISTS or not are_lists:
+        return field_source(name)
+
+    def texts(record: Mapping[str, Any]) -> Any:
+        held = parse_list(record.get(name))
+        return held if isinstance(held, list) else record.get(name)
+
+    return FieldSource(name, (name,), texts)
 
 
 def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:

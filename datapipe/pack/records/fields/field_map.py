@@ -6,12 +6,9 @@ path.
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
@@ -19,7 +16,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
+from datapipe.pack.records.fields.field_path import (
+    FieldSource,
+    field_source,
+    parse_list,
+    parse_source,
+)
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import image_list, with_names
 from datapipe.pack.records.images.roots import Images
@@ -252,23 +254,6 @@ def as_turns(value: Any, source: FieldSource) -> list[Any]:
     if read_turns(value) is None:
         raise DecodeError(f"`{source}` is not a list of turns with a role and a text each")
     return list(value)
-
-
-def parse_list(value: Any) -> Any:
-    """Return a value, or the list or object that a text spells as JSON or Python, or None.
-
-    Tables without lists, such as CSV, hold conversations so.
-    """
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if text[:1] not in ("[", "{"):
-        return None
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return ast.literal_eval(text)
-    return None
 
 
 def has_text(value: Any) -> bool:

@@ -1,16 +1,24 @@
-"""Values of a record by a path such as `a.b[0].c`, a template, or a quoted text."""
+"""Values of a record by a path such as `a.b[0].c`, a template, or a quoted text; lists in cells."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from io import StringIO
+from itertools import pairwise
+from tokenize import TokenError, generate_tokens
 from typing import Any, Literal
 
 from datapipe.errors import DecodeError, PackError
 
 _STEP = re.compile(r"\[(?P<index>\d+|\*)\]|\.?(?P<name>[^.\[\]]+)")
 _SLOT = re.compile(r"\{(?P<path>[^{}:]+)(?::(?P<spec>[^{}]*))?\}")
+
+_APART = re.compile(r"['\"\]}]\s+['\"\[{]")  # between items of NumPy's lists, as pandas writes them
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,33 @@ def parse_source(text: str) -> FieldSource:
             "template such as 'images/{id}.jpg', or a text in quotes"
         )
     return field_source(text)
+
+
+def parse_list(value: Any) -> Any:
+    """Return a value, or the list or object that a text spells as JSON or Python, or None.
+
+    Tables without lists, such as CSV, hold conversations so.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text[:1] not in ("[", "{"):
+        return None
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError, TokenError):
+        return ast.literal_eval(_with_commas(text) if _APART.search(text) else text)
+    return None
+
+
+def _with_commas(text: str) -> str:
+    """Return a list that NumPy has written without commas as Python writes it."""
+    tokens = [token.string for token in generate_tokens(StringIO(text).readline)]
+    items = [*filter(str.strip, tokens), ""]
+    return "".join(
+        f"{item}, " if _APART.fullmatch(f"{item[-1]} {after[:1]}") else f"{item} "
+        for item, after in pairwise(items)
+    )
 
 
 def _walk(value: Any, steps: Sequence[str]) -> Any:

@@ -13,8 +13,8 @@ from string import ascii_uppercase
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.records.fields.field_map import NAN, FieldMap, parse_list
-from datapipe.pack.records.fields.field_path import FieldSource
+from datapipe.pack.records.fields.field_map import NAN, FieldMap
+from datapipe.pack.records.fields.field_path import FieldSource, parse_list
 from datapipe.pack.records.fields.refusals import TableColumns
 from datapipe.text.conversation import PAIRS
 

@@ -14,6 +14,7 @@ from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START, medium_of
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
+from datapipe.pack.records.fields.field_path import parse_list
 from datapipe.pack.records.images.roots import Images, Spelled
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -70,18 +71,21 @@ def image_list(value: Any, files: Images | None = None) -> list[Any]:
     """
     if value is None or (isinstance(value, str) and not value):
         return []
-    if files is not None and isinstance(value, str) and len(names := names_in(value)) > 1:
+    if files is not None and isinstance(value, str) and (names := names_in(value)) != [value]:
         return [value] if files.has(value) else names
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of image files in a cell, separated by `,`, `;` or `|`; else the cell."""
+    """Return the names of image files in a cell, a list or with `,`, `;` or `|`; else the cell."""
     if len(text) < _LONGEST_NAMES:
+        listed = parse_list(text)
+        if isinstance(listed, list) and listed and all(map(has_image_extension, listed)):
+            return listed
         for mark in _MARKS:
             if mark in text:
                 names = [name for part in text.split(mark) if (name := part.strip())]
-                if all(map(is_image_name, names)):
+                if names and all(map(is_image_name, names)):
                     return names
     return [text]
 
@@ -303,7 +307,7 @@ def _first(values: Sequence[Any]) -> Any:
     value = values[0] if values else None
     while isinstance(value, list) and value:
         value = value[0]
-    return value
+    return names_in(value)[0] if isinstance(value, str) else value
 
 
 def may_be_path(text: str, *, videos: bool = False) -> bool:

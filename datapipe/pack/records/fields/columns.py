@@ -95,7 +95,8 @@ def infer(columns: Columns, raw: Path, options: ReadOptions, files: Images) -> F
         layouts = (layout(table) for layout in (*_TURNS, _caption))
         known = next(filter(None, layouts), FieldMap())
         found = replace(known, images=images, recognised=image is None)
-    if image is None and text is None and not images:
+    in_turns = found.has_images_in_turns({name: v[0] for name, v in columns.items() if v})
+    if image is None and text is None and not (images or in_turns):
         table.refuse_named_images(has_turns=found.has_turns)
     if not found.sources:
         raise PackError(

@@ -319,9 +319,12 @@ def _several(names: _Names, counts: Mapping[Path, int]) -> PackError:
         for folder, count in islice(counts.items(), _LISTED)
     ]
     more = f"\n  and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
+    name, above = printable(_first(names)), printable(str(next(iter(counts)).parent))
+    alike = len({forms[0] for forms in names}) == 1 < len(names)  # as in ScienceQA
+    each = f", or, if each record has its own, --image-column '{above}/{{id}}/{name}'"
     return PackError(
-        f"several folders hold images of the same names, such as {printable(_first(names))}:"
-        f"{''.join(lines)}{more}\nadd the one that is meant to the command"
+        f"several folders hold images of the same names, such as {name}:{''.join(lines)}{more}\n"
+        f"add the one that is meant to the command{each if alike else ''}"
     )
 
 

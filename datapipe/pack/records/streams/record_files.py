@@ -14,11 +14,14 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.fields.field_map import parse_map
+from datapipe.pack.records.fields.field_path import parse_list, parse_source
 from datapipe.pack.records.images.fields import is_image_struct, may_be_path, names_in
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams import containers
 from datapipe.pack.records.streams.json_stream import NotRecordsError
+from datapipe.text.image_marks import paths_in
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
@@ -183,12 +186,17 @@ def first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
     return next((record for record in records if record is not None), None)
 
 
-def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
+def _first_paths(path: Path, options: ReadOptions) -> Iterator[str]:
     """Yield paths of images in the first records, if these do not hold their images.
 
-    With `videos`, paths of videos too.
+    With `options.videos`, paths of videos too. If options name the images, only these count.
     """
+    named = parse_map(options.map).images if options.map is not None else ()
+    with suppress(PackError):  # a column may be called so
+        named = (parse_source(options.image_column),) if options.image_column else named
     for record in containers.first_records(path):
+        if named:
+            record = {source.label: source.get(record) for source in named}
         values = [
             v for value in record.values() for v in (value if isinstance(value, list) else [value])
         ]
@@ -196,7 +204,7 @@ def _first_paths(path: Path, *, videos: bool) -> Iterator[str]:
         if any(isinstance(v, bytes) for v in held):
             return
         with suppress(RecursionError):  # will be rejected
-            yield from list(islice(_image_paths(record, videos), PROBED))
+            yield from list(islice(_image_paths(record, options.videos), PROBED))
 
 
 def with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
@@ -205,7 +213,7 @@ def with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> R
     parts = []
     for _, together in groupby(files, lambda path: options.image_root or path.parent):
         alike = tuple(together)
-        paths = islice(_first_paths(alike[0], videos=options.videos), PROBED)
+        paths = islice(_first_paths(alike[0], options), PROBED)
         images = find_images(alike[0], raw, options, paths, required=False)
         parts.append(RecordFiles(raw=raw, files=alike, images=images))
     return parts[0] if len(parts) == 1 else replace(parts[0], files=files, folders=tuple(parts))
@@ -213,7 +221,9 @@ def with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> R
 
 def _image_paths(value: Any, videos: bool) -> Iterator[str]:
     if isinstance(value, str):
-        yield from (name for name in names_in(value) if may_be_path(name, videos=videos))
-    elif isinstance(value, Mapping | list):
+        names = (*names_in(value), *paths_in(value))
+        yield from (name for name in names if may_be_path(name, videos=videos))
+        value = parse_list(value)  # the turns in a cell of a CSV
+    if isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _image_paths(item, videos)

@@ -168,10 +168,21 @@ class _Choices:
         return {str(k): str(text) if _is_there(text) else "" for k, text in held.items()}
 
     def names_choices(self, record: Mapping[str, Any]) -> bool:
-        """Return whether the question lists its choices itself."""
-        question = str(record.get(self.question))
-        texts = list(filter(None, self.listed(record).values()))
-        return bool(texts) and all(_names(question, text) for text in texts)
+        """Return whether the question lists its choices itself, and as the answer names them.
+
+        An answer such as `B` or `1` has to stand before the text of a choice there.
+        """
+        question, right = str(record.get(self.question)), str(record.get(self.right)).strip()
+        choices = self.listed(record)
+        texts = list(filter(None, choices.values()))
+        if not texts or not all(_names(question, text) for text in texts):
+            return False
+        found = _LETTER.fullmatch(right)
+        if right in texts or not (found or right.isdecimal() or right in choices):
+            return True  # in words
+        label = re.escape(found[1] if found else right)
+        shown = (rf"(?<![A-Za-z0-9]){label}[\W_]{{0,5}}{re.escape(text)}" for text in texts)
+        return any(re.search(pattern, question, re.IGNORECASE) for pattern in shown)
 
     def ask(self, record: Mapping[str, Any]) -> str | None:
         """Return the question, with a line for each choice unless it lists them itself."""
@@ -192,12 +203,12 @@ class _Choices:
         right = record.get(self.right)
         if not _is_there(right) or isinstance(right, bool):
             return None
+        if self.names_choices(record):
+            return str(right).strip()
         choices = self.listed(record)
         letters, texts = list(choices), list(choices.values())
         if isinstance(right, str):
             word = right.strip()
-            if self.names_choices(record):
-                return word
             if word in texts:
                 index = texts.index(word)
             elif word in letters:

@@ -18,6 +18,7 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.records.fields.field_map import apply_map
+from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.videos import in_order
 from datapipe.text.conversation import TURN_FIELDS, known_role, raw_turns
 from datapipe.text.conversation import read_turns as turns_of
@@ -314,7 +315,8 @@ def _has_words(value: Any, deep: int) -> bool:
         stem, dot, ext = value.rpartition(".")
         is_path = dot and stem and len(value.split()) == 1 and ext.isalnum()
         is_path = is_path or value.partition(":")[0] == "image"  # `image:0` stands for bytes
-        return any(map(str.isalpha, value)) and "://" not in value and not is_path
+        is_said = any(map(str.isalpha, value)) and "://" not in value
+        return is_said and not is_path and not is_image(value)
     if not deep or not isinstance(value, list | Mapping):
         return False
     items = value[:_FIELDS] if isinstance(value, list) else value.values()

@@ -76,6 +76,7 @@ def test_gzipped_lines_are_counted_as_they_are_decompressed(images):
 def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):
     for number, said in enumerate(("A dog", "A cat")):
         record = {"file": f"{number}.jpg", "from": "me", "what it shows": said, "size": 3}
+        record["imageData"] = "iVBORw0KGgo" + "A" * 80  # of LabelMe
         (images / "images" / f"{number}.json").write_text(json.dumps(record))
     listed = r"fields with text are 'from', 'what it shows'\."
     with pytest.raises(PackError, match=listed) as caught:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,16 +126,25 @@ def image_sources(
     names = image_columns(columns, files)
     if not are_numbered(names):
         table = TableColumns(raw=raw, columns=columns, images=names)
-        caption = [f"caption={name}" for name in prose(columns) if name not in names][:1]
         raise table.refusal(
             f"images may be in any of the columns {listed(names)}; name one with --image-column, "
             "or take several in order, and say what the text is, with --map "
-            f"'{table.map(*caption)}'"
+            f"'{table.map(*_example_text(columns, names))}'"
         )
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
         options.notes.decide(f"images are named without their extension: taken from {template}")
         return (parse_source(template),)
     return tuple(map(field_source, names))
+
+
+def _example_text(columns: Columns, images: Sequence[str]) -> list[str]:
+    """Return the part of a map that takes the text of a table, or a text that it may have."""
+    table = TableColumns(raw=Path(), columns=columns, held=images)
+    with suppress(PackError):
+        known = next(filter(None, (layout(table) for layout in (*_TURNS, _caption))), FieldMap())
+        if known.sources and all(source.kind == "field" for source in known.sources):
+            return [str(known)]
+    return [f"caption={name}" for name in prose(columns) if name not in images][:1]
 
 
 def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
@@ -315,9 +325,8 @@ def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) ->
 
 def _listed(name: str, columns: Columns) -> FieldSource:
     """Return the source of a column; of lists of texts that its cells spell, as in CSV, these."""
-    lists = [parse_list(value) for value in columns[name][:_PROBES]]
-    are_lists = any(lists) and all(isinstance(held, list) and _is_text([held]) for held in lists)
-    if name.lower() not in _LISTS or not are_lists:
+    lists = (parse_list(value) for value in columns[name] if isinstance(value, str))
+    if name.lower() not in _LISTS or not any(isinstance(v, list) and _is_text([v]) for v in lists):
         return field_source(name)
 
     def texts(record: Mapping[str, Any]) -> Any:

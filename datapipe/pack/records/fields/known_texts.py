@@ -193,6 +193,9 @@ class _Choices:
         lines = [context] if isinstance(context, str) and _is_there(context) else []
         choices = {} if self.names_choices(record) else self.listed(record)
         shown = [f"{letter}. {text}" for letter, text in choices.items() if text]
+        said = record.get(self.choices[0]) if len(self.choices) == 1 else None
+        if isinstance(said, str) and parse_list(said) is None and said not in question:
+            shown = [said.strip()] if _is_there(said) else []  # a text of all of them
         return "\n".join([*lines, question, *shown])
 
     def answer(self, record: Mapping[str, Any]) -> str | None:

@@ -70,7 +70,7 @@ def test_samples_of_foreign_tars_have_the_names_in_the_tar(tmp_path, make_tar, j
         *(("./b.JPG", jpeg(1)), ("./b.cls", b"7")),
         *(("folder/c.img.jpg", jpeg(2)), ("folder/c.txt", b"")),
         *((f"{deep}.input.jpg", jpeg(3)), (f"{deep}.pic", jpeg(4)), (f"{deep}.txt", b"long")),
-        *(("größe.jpg", jpeg(5)), ("größe.txt", b"umlaut")),
+        *(("größe.10.jpg", jpeg(5)), ("größe.2.jpg", jpeg(6)), ("größe.txt", b"umlaut")),
     ]
     for number, format in enumerate((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
         tar = make_tar(tmp_path / str(number) / "x.tar", members, format)

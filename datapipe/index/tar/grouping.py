@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
-from datapipe.index.images.header import is_stored_image
+from datapipe.index.images.header import is_image_name, is_stored_image
 from datapipe.index.tar.headers import BLOCK, TarMember
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -71,12 +71,12 @@ def is_no_data(name: str) -> bool:
     return "__MACOSX" in folder and "__MACOSX" in folder.split("/")
 
 
-def group_members(members: Iterable[TarMember]) -> Grouped:
+def group_members(members: Iterable[TarMember], unread: Iterable[tuple[str, str]] = ()) -> Grouped:
     """Gather the members of a tar by key, wherever they are in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
-    key, as for WebDataset. Any other member whose name the sample has already is left out. Files
-    that are not data are skipped.
+    key, as for WebDataset. Any other member whose name the sample has already is left out, and so
+    are samples with an image in `TarScanner.unread`. Files that are not data are skipped.
     """
     found = Grouped()
     by_key: dict[str, list[Group]] = {}
@@ -95,6 +95,13 @@ def group_members(members: Iterable[TarMember]) -> Grouped:
             else:
                 reason = _why(len(before))
                 found.left_out.extend((member.name, reason) for _, member in part)
+    links = (split_name(name) for name, _ in unread if is_image_name(name))
+    if lost := dict(filter(None, links)):
+        for group in found.samples:
+            if group.key in lost:
+                reason = f"`{lost[group.key]}`, an image of its sample, cannot be read"
+                found.left_out.extend((member.name, reason) for member in group.members)
+        found.samples[:] = [group for group in found.samples if group.key not in lost]
     for group in [group for group in found.samples if _is_several(group)]:
         found.samples.remove(group)
         reason = (

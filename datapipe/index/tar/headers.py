@@ -153,7 +153,10 @@ class TarScanner:
         if kind == b"1" and target in self._places:
             self._places[name] = self._places[target]
             yield TarMember(name, *self._places[target])
-        elif kind in b"12":
+        elif kind == b"2":
+            why = f"links to {target}, and symbolic links are not followed; `tar -h` writes files"
+            self.unread.append((name, why))
+        elif kind == b"1":
             self.unread.append((name, f"links to {target}, which this tar does not hold before it"))
         elif kind != b"5":
             self.unread.append((name, "is neither a file nor a folder nor a link"))

@@ -250,7 +250,7 @@ def scan_tar(
             reached = member.offset + member.size
             yield member
 
-    found = group_members(watched())
+    found = group_members(watched(), tar.unread)
     for member, reason in (*tar.unread, *found.left_out):
         findings.left_out.add(reason, f"{name}:{member}")
     rows = []

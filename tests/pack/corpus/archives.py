@@ -90,6 +90,8 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
     add(tar, "apart.jpg", encode("jpg"))
     _add_specials(tar, fates)
     add(tar, "hard.txt", b"of a link")
+    add(tar, "soft.txt", b"of a link")
+    fates["soft.txt"] = "`jpg`, an image of its sample, cannot be read"
     add(tar, "apart.txt", b"far from its image")
     fates["apart"] = PACKED
     return fates

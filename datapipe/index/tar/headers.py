@@ -25,12 +25,14 @@ _MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of t
 # Names that are not UTF-8 stay different from each other, and can be written to an index.
 _STRANGE = "backslashreplace"
 COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gunzip"),
-    b"BZh": ("bzip2", "bunzip2"),
-    b"\xfd7zXZ": ("xz", "unxz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\x1f\x8b": ("gzip", "gz"),
+    b"BZh": ("bzip2", "bz2"),
+    b"\xfd7zXZ": ("xz", "xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zst"),
 }
-"""First bytes of compressed files: the name of each method, and its command to decompress."""
+"""First bytes of compressed files: the name of each method, and its extension."""
+DECOMPRESS = {"gz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd --rm"}
+"""Commands that put a file in the place of its compressed one, by extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +173,11 @@ class TarScanner:
 
     def _check(self, header: bytes, position: int) -> None:
         if position == 0:
-            for magic, (kind, tool) in COMPRESSED.items():
+            for magic, (kind, ext) in COMPRESSED.items():
                 if header.startswith(magic):
-                    command = f"{tool} {quote(str(self.path))}"
+                    # The tools refuse a file of another name.
+                    path, named = quote(str(self.path)), quote(f"{self.path}.{ext}")
+                    command = f"mv {path} {named} && {DECOMPRESS[ext]} {named}"
                     raise StoreError(
                         f"{self.path} is compressed with {kind}, and samples cannot be read from "
                         f"the middle of it; images gain nothing from it: run `{command}` and try "

@@ -219,7 +219,9 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
     header names the member, as with hard links, the names are those of the index, `key` and `ext`.
     `before` are the last bytes before the data of the member, up to `BEFORE`.
     """
-    for blocks in _BLOCKS:
+    # A full name field may be the beginning of a name that an extended header has whole.
+    is_full = bytes(before[99 - BLOCK : 100 - BLOCK]) > b"\0"
+    for blocks in reversed(_BLOCKS) if is_full else _BLOCKS:
         name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)
         parts = None if name is None else split_name(name)
         if name is not None and parts is not None:

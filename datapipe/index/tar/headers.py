@@ -124,8 +124,13 @@ class TarScanner:
             kind = header[156:157]
             size = self._size(header, override, position)
             data = position + BLOCK
-            if size < 0 or kind == b"S":
-                raise self._damaged(position, "a member of this kind is not supported")
+            if kind == b"S" or any(name.startswith("GNU.sparse") for name in override):
+                raise StoreError(
+                    f"{self.path}, byte {position}: sparse members are not supported; write the "
+                    "tar again without `--sparse`, or with bsdtar's `--no-read-sparse`"
+                )
+            if size < 0:
+                raise self._damaged(position, "the size of a member is below zero")
             if data + size > self.bytes:
                 raise self._damaged(position, "the file ends inside this member")
             if kind in (b"x", b"g"):
@@ -135,8 +140,6 @@ class TarScanner:
                 field = "path" if kind == b"L" else "linkpath"
                 override[field] = self.read(data, size).rstrip(b"\0").decode("utf-8", _STRANGE)
             elif kind in (b"0", b"\0", b"7"):
-                if any(name.startswith("GNU.sparse") for name in override):
-                    raise self._damaged(position, "sparse members are not supported")
                 name = override.get("path") or defaults.get("path") or _name(header)
                 if not name.endswith("/"):
                     self._places[name] = data, size

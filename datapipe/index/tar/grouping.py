@@ -161,12 +161,19 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
 
 
 def _is_several(group: Group) -> bool:
-    """Return whether names with dots made one sample of several: two images each have a text."""
+    """Return whether names with dots made one sample of several: two images each have a text.
+
+    A JSON counts as one where no text or JSON is that of the whole sample.
+    """
     if len(group.members) < 4:
         return False
     parts = [ext.lower().rpartition(".") for ext in _extensions(group)]
+    images = {prefix for prefix, _, last in parts if is_stored_image(last)}
     texts = {prefix for prefix, _, last in parts if last in TEXT_EXTENSIONS}
-    return len(texts & {prefix for prefix, _, last in parts if is_stored_image(last)}) > 1
+    records = {prefix for prefix, _, last in parts if last == "json"}
+    if "" not in texts | records:
+        texts |= records
+    return len(texts & images) > 1
 
 
 def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:

@@ -108,7 +108,7 @@ class Columns:
         return pa.Array.from_buffers(pa.large_string(), stop - start, buffers)
 
     def members(self, sample: int) -> list[Member]:
-        """Return the members of one sample, in the order of the shard."""
+        """Return the members of one sample, in the order of the index."""
         return self.members_at(np.arange(*self.sample_member[sample : sample + 2].tolist()))
 
     def members_at(self, indices: Int64) -> list[Member]:

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     """The row of one sample."""
 
     key: str  # name of the sample; its members are called `key.ext`
-    members: Sequence[Member]  # in the order of the shard
+    members: Sequence[Member]  # in the order of the shard, images by their numbers
     images: Sequence[ImageSize]  # in the order of the image members
     text_bytes: int  # UTF-8 length of the sample's text
     source: str  # where the sample came from

@@ -324,11 +324,12 @@ def write_sidecars(
 
 
 def _as_in_tar(path: Path, table: pa.Table) -> tuple[pa.Table, str]:
-    """Return an index with the extensions that its tar has, and a member that it lacks.
+    """Return an index with the extensions and order that its tar has, and a member that it lacks.
 
-    The index of a JPEG called `0.img` has `img.jpg`, and it lacks members that were left out. Other
-    readers see the tar as it is. The member is the first of a sample; "" without any. Only
-    headers of the tar are read; StoreError if it is missing, damaged or cut off.
+    The index of a JPEG called `0.img` has `img.jpg`, and images
+    in the order of their numbers, and it lacks members that were left out. Other readers see the
+    tar as it is. The member is the first of a sample; "" without any. Only headers of the tar are
+    read; StoreError if it is missing, damaged or cut off.
     """
     listed = set(pc.list_flatten(table["offset"]).to_pylist())
     exts: dict[int, set[str]] = defaultdict(set)  # a hard link has the offset of another
@@ -340,18 +341,21 @@ def _as_in_tar(path: Path, table: pa.Table) -> tuple[pa.Table, str]:
             exts[member.offset].add(parts[1])
             if member.offset not in listed:
                 lacking = lacking or member.name
-    named = [
-        [
-            ext if ext in exts[offset] else ext.rpartition(".")[0]
-            for ext, offset in zip(of_sample, offsets, strict=True)
-        ]
-        for of_sample, offsets in zip(
-            table["ext"].to_pylist(), table["offset"].to_pylist(), strict=True
-        )
-    ]
-    number = table.schema.get_field_index("ext")
-    field = table.schema.field(number)
-    return table.set_column(number, field, pa.array(named, field.type)), lacking
+    columns = (table[name].to_pylist() for name in ("offset", "ext", "size"))
+    held = [sorted(zip(*lists, strict=True)) for lists in zip(*columns, strict=True)]
+    values = {
+        "ext": [
+            [ext if ext in exts[offset] else ext.rpartition(".")[0] for offset, ext, _ in of_sample]
+            for of_sample in held
+        ],
+        "offset": [[offset for offset, _, _ in of_sample] for of_sample in held],
+        "size": [[size for _, _, size in of_sample] for of_sample in held],
+    }
+    for name, lists in values.items():
+        number = table.schema.get_field_index(name)
+        field = table.schema.field(number)
+        table = table.set_column(number, field, pa.array(lists, field.type))
+    return table, lacking
 
 
 def present_sidecars(folder: Path) -> tuple[str, ...]:

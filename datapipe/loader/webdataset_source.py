@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple
 from functools import partial
+from operator import attrgetter
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -225,7 +226,8 @@ class RawSamples:
         """Yield samples by number, int64 [n]; `DecodeError` or `StoreError` if one is damaged."""
         store, rows = self._open(), read_rows(self._dataset, samples)
         shards, parts = rows.shards.tolist(), [self._dataset.parts[part] for part in rows.parts]
-        members = [rows.of_sample(number) for number in range(len(samples))]
+        in_tar = attrgetter("offset")  # the index has images by their numbers
+        members = [sorted(rows.of_sample(n), key=in_tar) for n in range(len(samples))]
         wanted = [
             (shard, [*own, *(_headers(own) if part.dataset().manifest.foreign else ())])
             for shard, own, part in zip(shards, members, parts, strict=True)

@@ -160,6 +160,9 @@ def test_images_under_other_names_keep_the_names_that_the_tar_has(foreign, tmp_p
     (line,) = (tmp_path / "foreign/a.idx").read_text().splitlines()[1:]
     assert line.split()[::4] == ["img", "l.jpg", "txt"]
     assert line.split()[3::4] == ["1.img", "1.l.jpg", "1.txt"]
+    foreign([("1.2.jpg", image), ("1.1.jpg", image), ("1.txt", b"a")], *KINDS, name="../two/a.tar")
+    (line,) = (tmp_path / "two/a.idx").read_text().splitlines()[1:]
+    assert line.split()[::4] == ["2.jpg", "1.jpg", "txt"]
     foreign([("1.img", image), ("1.txt", b"a")], "energon", name="../one/a.tar")
     assert "Crude" in (tmp_path / "one/.nv-meta/dataset.yaml").read_text()
 

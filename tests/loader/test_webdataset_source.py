@@ -70,12 +70,13 @@ def test_samples_of_foreign_tars_have_the_names_in_the_tar(tmp_path, make_tar, j
         *(("./b.JPG", jpeg(1)), ("./b.cls", b"7")),
         *(("folder/c.img.jpg", jpeg(2)), ("folder/c.txt", b"")),
         *((f"{deep}.input.jpg", jpeg(3)), (f"{deep}.pic", jpeg(4)), (f"{deep}.txt", b"long")),
-        *(("größe.jpg", jpeg(5)), ("größe.txt", b"umlaut")),
+        *(("k" * 96 + ".jpg", jpeg(7)), ("k" * 96 + ".jpg.cls", b"7")),  # as its first 100 bytes
+        *(("größe.10.jpg", jpeg(5)), ("größe.2.jpg", jpeg(6)), ("größe.txt", b"umlaut")),
     ]
     for number, format in enumerate((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
         tar = make_tar(tmp_path / str(number) / "x.tar", members, format)
         expected = as_webdataset_reads([tar])
-        assert len(expected) == 5
+        assert len(expected) == 6
         assert "img" in expected[0]
         assert expected[1]["__key__"] == "./b"
         check_samples(datapipe.webdataset_source(tar, batch_size=2, shuffle=False), expected)

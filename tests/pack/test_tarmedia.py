@@ -128,15 +128,20 @@ def test_beside_an_image_and_its_text_others_are_counted(
     assert line.startswith(f"read by no loader: 3 members `{ext}`{said} (x.tar:0.{ext}, ")
 
 
-@pytest.mark.parametrize("ext", ["img", "bin", "jpg.gz", "data", "jxl", "0.img"])
-def test_an_image_under_another_name_is_an_image(tmp_path, tar, jpeg, ext):
-    report = datapipe.pack_dataset(tar(**{ext: jpeg, "txt": words}), tmp_path / "out", workers=1)
-    assert (report.samples, report.images, report.notes) == (3, 3, ())
+@pytest.mark.parametrize(
+    "exts",
+    [*("img", "bin", "jpg.gz", "data", "jxl", "0.img"), "10.img 2.img 1.img", "10.jpg 2.jpg jpg"],
+)
+def test_images_under_other_names_are_those_of_a_pack_in_its_order(tmp_path, tar, jpeg, exts):
+    members = {ext: lambda number, n=n: jpeg(3 * n + number) for n, ext in enumerate(exts.split())}
+    images = len(members)
+    report = datapipe.pack_dataset(tar(**members, txt=words), tmp_path / "out", workers=1)
+    assert (report.samples, report.images, report.notes) == (3, 3 * images, ())
     image = datapipe.ImageSpec(size=32)
     batches = (load(tmp_path / folder, image=image) for folder in ("raw", "out"))
     for before, after in zip(*batches, strict=True):
         assert np.array_equal(before["pixel_values"], after["pixel_values"])
-        assert before["images_per_sample"].tolist() == [1]
+        assert before["images_per_sample"].tolist() == [images]
         assert before["text"] == after["text"]
 
 

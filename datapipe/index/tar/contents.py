@@ -116,6 +116,23 @@ def companions(exts: Sequence[str]) -> list[str]:
     return [ext for number, ext in enumerate(exts) if number != main]
 
 
+def image_order(exts: Sequence[str]) -> list[int]:
+    """Return the images of a sample in order: numbered alike, by their numbers, else as they are.
+
+    One without a number comes first.
+
+    Examples:
+        >>> image_order(["1.jpg", "10.jpg", "2.jpg", "jpg"]), image_order(["b.jpg", "a.jpg"])
+        ([3, 0, 2, 1], [0, 1])
+    """
+    prefixes = [ext.rpartition(".")[0] for ext in exts]
+    stems = [prefix.rstrip("0123456789") for prefix in prefixes]
+    if len(set(stems)) > 1:
+        return list(range(len(exts)))
+    numbers = [int(prefix[len(stem) :] or -1) for prefix, stem in zip(prefixes, stems, strict=True)]
+    return sorted(range(len(exts)), key=numbers.__getitem__)
+
+
 def named_image(record: Any) -> str:
     """Return the field of a record that names or holds an image; "" if none does.
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
-from datapipe.index.images.header import is_stored_image
+from datapipe.index.images.header import is_image_name, is_stored_image
 from datapipe.index.tar.headers import BLOCK, TarMember
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -71,12 +71,12 @@ def is_no_data(name: str) -> bool:
     return "__MACOSX" in folder and "__MACOSX" in folder.split("/")
 
 
-def group_members(members: Iterable[TarMember]) -> Grouped:
+def group_members(members: Iterable[TarMember], unread: Iterable[tuple[str, str]] = ()) -> Grouped:
     """Gather the members of a tar by key, wherever they are in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
-    key, as for WebDataset. Any other member whose name the sample has already is left out. Files
-    that are not data are skipped.
+    key, as for WebDataset. Any other member whose name the sample has already is left out, and so
+    are samples with an image in `TarScanner.unread`. Files that are not data are skipped.
     """
     found = Grouped()
     by_key: dict[str, list[Group]] = {}
@@ -95,6 +95,13 @@ def group_members(members: Iterable[TarMember]) -> Grouped:
             else:
                 reason = _why(len(before))
                 found.left_out.extend((member.name, reason) for _, member in part)
+    links = (split_name(name) for name, _ in unread if is_image_name(name))
+    if lost := dict(filter(None, links)):
+        for group in found.samples:
+            if group.key in lost:
+                reason = f"`{lost[group.key]}`, an image of its sample, cannot be read"
+                found.left_out.extend((member.name, reason) for member in group.members)
+        found.samples[:] = [group for group in found.samples if group.key not in lost]
     for group in [group for group in found.samples if _is_several(group)]:
         found.samples.remove(group)
         reason = (
@@ -154,12 +161,19 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
 
 
 def _is_several(group: Group) -> bool:
-    """Return whether names with dots made one sample of several: two images each have a text."""
+    """Return whether names with dots made one sample of several: two images each have a text.
+
+    A JSON counts as one where no text or JSON is that of the whole sample.
+    """
     if len(group.members) < 4:
         return False
     parts = [ext.lower().rpartition(".") for ext in _extensions(group)]
+    images = {prefix for prefix, _, last in parts if is_stored_image(last)}
     texts = {prefix for prefix, _, last in parts if last in TEXT_EXTENSIONS}
-    return len(texts & {prefix for prefix, _, last in parts if is_stored_image(last)}) > 1
+    records = {prefix for prefix, _, last in parts if last == "json"}
+    if "" not in texts | records:
+        texts |= records
+    return len(texts & images) > 1
 
 
 def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:
@@ -212,7 +226,9 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
     header names the member, as with hard links, the names are those of the index, `key` and `ext`.
     `before` are the last bytes before the data of the member, up to `BEFORE`.
     """
-    for blocks in _BLOCKS:
+    # A full name field may be the beginning of a name that an extended header has whole.
+    is_full = bytes(before[99 - BLOCK : 100 - BLOCK]) > b"\0"
+    for blocks in reversed(_BLOCKS) if is_full else _BLOCKS:
         name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)
         parts = None if name is None else split_name(name)
         if name is not None and parts is not None:

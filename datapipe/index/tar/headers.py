@@ -25,12 +25,14 @@ _MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of t
 # Names that are not UTF-8 stay different from each other, and can be written to an index.
 _STRANGE = "backslashreplace"
 COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gunzip"),
-    b"BZh": ("bzip2", "bunzip2"),
-    b"\xfd7zXZ": ("xz", "unxz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\x1f\x8b": ("gzip", "gz"),
+    b"BZh": ("bzip2", "bz2"),
+    b"\xfd7zXZ": ("xz", "xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zst"),
 }
-"""First bytes of compressed files: the name of each method, and its command to decompress."""
+"""First bytes of compressed files: the name of each method, and its extension."""
+DECOMPRESS = {"gz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd --rm"}
+"""Commands that put a file in the place of its compressed one, by extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,13 @@ class TarScanner:
             kind = header[156:157]
             size = self._size(header, override, position)
             data = position + BLOCK
-            if size < 0 or kind == b"S":
-                raise self._damaged(position, "a member of this kind is not supported")
+            if kind == b"S" or any(name.startswith("GNU.sparse") for name in override):
+                raise StoreError(
+                    f"{self.path}, byte {position}: sparse members are not supported; write the "
+                    "tar again without `--sparse`, or with bsdtar's `--no-read-sparse`"
+                )
+            if size < 0:
+                raise self._damaged(position, "the size of a member is below zero")
             if data + size > self.bytes:
                 raise self._damaged(position, "the file ends inside this member")
             if kind in (b"x", b"g"):
@@ -133,8 +140,6 @@ class TarScanner:
                 field = "path" if kind == b"L" else "linkpath"
                 override[field] = self.read(data, size).rstrip(b"\0").decode("utf-8", _STRANGE)
             elif kind in (b"0", b"\0", b"7"):
-                if any(name.startswith("GNU.sparse") for name in override):
-                    raise self._damaged(position, "sparse members are not supported")
                 name = override.get("path") or defaults.get("path") or _name(header)
                 if not name.endswith("/"):
                     self._places[name] = data, size
@@ -153,7 +158,10 @@ class TarScanner:
         if kind == b"1" and target in self._places:
             self._places[name] = self._places[target]
             yield TarMember(name, *self._places[target])
-        elif kind in b"12":
+        elif kind == b"2":
+            why = f"links to {target}, and symbolic links are not followed; `tar -h` writes files"
+            self.unread.append((name, why))
+        elif kind == b"1":
             self.unread.append((name, f"links to {target}, which this tar does not hold before it"))
         elif kind != b"5":
             self.unread.append((name, "is neither a file nor a folder nor a link"))
@@ -168,9 +176,11 @@ class TarScanner:
 
     def _check(self, header: bytes, position: int) -> None:
         if position == 0:
-            for magic, (kind, tool) in COMPRESSED.items():
+            for magic, (kind, ext) in COMPRESSED.items():
                 if header.startswith(magic):
-                    command = f"{tool} {quote(str(self.path))}"
+                    # The tools refuse a file of another name.
+                    path, named = quote(str(self.path)), quote(f"{self.path}.{ext}")
+                    command = f"mv {path} {named} && {DECOMPRESS[ext]} {named}"
                     raise StoreError(
                         f"{self.path} is compressed with {kind}, and samples cannot be read from "
                         f"the middle of it; images gain nothing from it: run `{command}` and try "

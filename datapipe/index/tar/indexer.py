@@ -39,6 +39,7 @@ from datapipe.index.tar.contents import (
     Content,
     companions,
     content_of,
+    image_order,
     refuse_missing_image,
     why_unread,
     with_starts,
@@ -249,7 +250,7 @@ def scan_tar(
             reached = member.offset + member.size
             yield member
 
-    found = group_members(watched())
+    found = group_members(watched(), tar.unread)
     for member, reason in (*tar.unread, *found.left_out):
         findings.left_out.add(reason, f"{name}:{member}")
     rows = []
@@ -294,7 +295,13 @@ def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -
     """Return the row of a sample, or why it is left out: a loader would see something else."""
     images, caption, record = [], None, None
     listed = []
-    for member, (content, value, checksum) in zip(group.members, facts, strict=True):
+    held = list(zip(group.members, facts, strict=True))
+    places = [n for n, (_, fact) in enumerate(held) if fact.content.kind == "image"]
+    ordered = image_order([facts[place].content.ext for place in places])
+    of_images = [held[places[number]] for number in ordered]
+    for place, image in zip(places, of_images, strict=True):
+        held[place] = image
+    for member, (content, value, checksum) in held:
         listed.append(Member(content.indexed, member.offset, member.size, checksum))
         if isinstance(value, DecodeError):
             findings.broken.add(value.reason, f"{shard}:{member.name}")

@@ -22,11 +22,11 @@ from typing import TypeGuard
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.raw_data import COMPRESSED_TARS
+from datapipe.index.tar.headers import DECOMPRESS
 from datapipe.remote.folder import is_remote
 
 logger = logging.getLogger(__name__)
 
-_TOOLS = {".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 _SIGNS = re.compile(r"::|[{}*?\[]")
 _URL_SIGNS = re.compile(r"::|\{.*\}|\*")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -217,7 +217,7 @@ def refuse_urls(names: list[str]) -> None:
 def _refuse_compressed(said: str, paths: list[Path]) -> None:
     compressed = [path for path in paths if path.name.lower().endswith(COMPRESSED_TARS)]
     if compressed:
-        tool = _TOOLS.get(compressed[0].suffix.lower(), "gunzip")
+        tool = DECOMPRESS.get(compressed[0].suffix.lower()[1:], "gunzip")
         count = f"{len(compressed):,} shards are" if len(compressed) > 1 else "1 shard is"
         command = f"{tool} {shlex.quote(str(compressed[0]))}"
         raise IndexMismatch(

@@ -36,7 +36,7 @@ class SampleRows:
         return Member(name, int(self.offsets[index]), int(self.sizes[index]), crc32)
 
     def of_sample(self, index: int) -> list[Member]:
-        """Return the members of a sample, by its index, in the order of the shard."""
+        """Return the members of a sample, by its index, in the order of the index."""
         return [self.member(at) for at in range(self.bounds[index], self.bounds[index + 1])]
 
     def cut(self, start: int, stop: int) -> SampleRows:

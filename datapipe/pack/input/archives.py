@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
+from datapipe.index.tar.headers import DECOMPRESS
 from datapipe.pack.input.raw_sample import printable
 
 _MEMBERS = 30  # that are looked for; a compressed archive is unpacked as far as these reach
@@ -71,7 +72,7 @@ _COMMANDS = {
     "rar": "mkdir -p {folder} && unrar x {name} {folder}/",
     "tar": "mkdir -p {folder} && tar -xf {name} -C {folder}",
 }
-_TOOLS = {"gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd"}
+_TOOLS = {**DECOMPRESS, "tgz": "gunzip"}
 _NAMED = 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
@@ -29,8 +28,6 @@ from datapipe.pack.input.raw_sample import (
 )
 from datapipe.pack.notes import Notes
 from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
-
-_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
 def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]:
@@ -97,11 +94,14 @@ def sample_of_members(
         is_text = content.kind or content.ext.lower().endswith(".json")
         what = contents.FURTHER_TEXT if is_text else content.medium
         notes.members.keep(content.ext, what, f"{source}.{content.ext}")
-    for ext in contents.companions([content.ext for content, _ in images]):
+    exts = [content.ext for content, _ in images]
+    for ext in contents.companions(exts):
         notes.members.accompany(ext, source)
-    raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]
+    in_order = (images[number] for number in contents.image_order(exts))
     kept = tuple((content.ext, blob) for content, blob in others)
-    pictures: list[Picture] = [*_in_order(raw_images)]
+    pictures: list[Picture] = [
+        RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in in_order
+    ]
     pictures += [RawVideo((blob,), blob.label) for _, blob in clips]
     return RawSample(source, tuple(pictures), caption, record, kept)
 
@@ -154,11 +154,3 @@ def _take_json(members: list[tuple[contents.Content, Blob]]) -> Blob | None:
     chosen = min(found, key=lambda member: "." in member[0].ext)
     members.remove(chosen)
     return chosen[1]
-
-
-def _in_order(images: list[RawImage]) -> list[RawImage]:
-    numbered = [_NUMBERED.fullmatch(image.prefix) for image in images]
-    numbers = [int(found["number"]) for found in numbered if found]
-    if len(numbers) < len(images) or len({found["stem"] for found in numbered if found}) > 1:
-        return images
-    return [image for _, image in sorted(zip(numbers, images, strict=True), key=lambda p: p[0])]

@@ -191,7 +191,7 @@ def _read_tar(
             if not (interrupted and is_tar):
                 raise
             cut = True
-        groups = group_members(members)
+        groups = group_members(members, tar.unread)
         rejects = member_rejects(path.name, groups, tar)
     samples = [
         (group.key, f"{path.name}:{printable(group.name)}", tar_members(path, group))

@@ -154,7 +154,8 @@ class WebDatasetReader:
         for shard, name in zip(source.shards, map(printable, source.names()), strict=True):
             options.wait(shard)
             with TarScanner(shard) as tar:
-                groups = group_members(read_members(tar, ignore, options.notes, name))
+                members = read_members(tar, ignore, options.notes, name)
+                groups = group_members(members, tar.unread)
                 if groups.samples and not judged:
                     refuse_folder_in_tar(tar, groups.samples, source.shards)
                     judged = True

@@ -33,7 +33,10 @@ def member_header(name: str, size: int) -> bytes:
     data is 8 GiB or more.
     """
     if len(name) > MAX_NAME or not _VALID.fullmatch(name):
-        raise SampleError(f"member name {name!r} is not plain ASCII of at most {MAX_NAME} bytes")
+        raise SampleError(
+            f"member name {name!r} is not plain ASCII of at most {MAX_NAME} bytes without spaces "
+            "and slashes"
+        )
     if size > MAX_SIZE:
         raise SampleError(f"{size:,} bytes is more than a tar member holds (8 GiB)", member=name)
     path = name.encode("ascii")

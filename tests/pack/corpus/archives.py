@@ -90,6 +90,8 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
     add(tar, "apart.jpg", encode("jpg"))
     _add_specials(tar, fates)
     add(tar, "hard.txt", b"of a link")
+    add(tar, "soft.txt", b"of a link")
+    fates["soft.txt"] = "`jpg`, an image of its sample, cannot be read"
     add(tar, "apart.txt", b"far from its image")
     fates["apart"] = PACKED
     return fates
@@ -138,8 +140,8 @@ def damaged_tars() -> dict[str, tuple[bytes, str]]:
         "noise": (b"\xaa" * 2048, "this is not a tar file"),
         "gzip": (b"\x1f\x8b" + bytes(600), "compressed with gzip"),
         "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), "compressed with zstd"),
-        "sparse": (whole(pax_headers={"GNU.sparse.major": "1"}), "sparse members are not"),
-        "sparse-old": (whole(type=tarfile.GNUTYPE_SPARSE), "not supported"),
+        "sparse": (whole(pax_headers={"GNU.sparse.major": "1"}), "again without `--sparse`"),
+        "sparse-old": (whole(type=tarfile.GNUTYPE_SPARSE), "again without `--sparse`"),
         "size": (whole(pax_headers={"size": "99999999999"}), ends),
         "size-words": (whole(pax_headers={"size": "many"}), "states a size of 'many'"),
         "size-negative": (whole(pax_headers={"size": "-5"}), "states a size of '-5'"),

@@ -52,8 +52,6 @@ def save(path: Path, run: Run, *, sharded: bool) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, {**content, "tensors": tensors})
         return
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file, and sharded checkpoints need a folder; give another")
     folder = path / f"step-{run.step}"
     if ranks.first:
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed while it saved
@@ -69,6 +67,13 @@ def save(path: Path, run: Run, *, sharded: bool) -> None:
             if other != folder:
                 shutil.rmtree(other)
     ranks.wait()
+
+
+def check_path(path: Path, *, sharded: bool) -> None:
+    """Check before the first step that there is no checkpoint of the other kind."""
+    if path.exists() and path.is_dir() != sharded:
+        found, saved = ("file", "folder") if sharded else ("folder", "file")
+        raise ValueError(f"{path} is a {found}, and this run saves a {saved}; give --save another")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:

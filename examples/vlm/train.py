@@ -198,11 +198,13 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
 
     def loader_of(size: int) -> datapipe.Loader:
         name = "pack" if packed else "batch_size"
-        sized = argparse.Namespace(**{**vars(options), name: size})
-        return make_loader(sized, vocabulary, ranks)
+        sized = {**vars(options), name: size, "global_batch_size": None}
+        return make_loader(argparse.Namespace(**sized), vocabulary, ranks)
 
-    start = options.pack or options.batch_size or 8
-    state = build(options, vocabulary, loader_of(start), techniques_of(options), ranks)
+    start, techniques = options.pack or options.batch_size or 8, techniques_of(options)
+    if options.global_batch_size or options.accumulate == "auto":
+        techniques = replace(techniques, accumulate=2)  # as the run may have to
+    state = build(options, vocabulary, loader_of(start), techniques, ranks)
     limit = bytes_of(options.find_batch_size) if options.find_batch_size else None
     return find_batch_size(
         state, loader_of, start, packed=packed, native=options.native, limit=limit

@@ -40,21 +40,19 @@ def save(path: Path, run: Run, *, sharded: bool) -> None:
     if ranks.device.type == "cuda":
         random["cuda"] = ranks.gather(torch.cuda.get_rng_state())
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    states, groups = optimizer.state_dict().values()
+    states = optimizer.state_dict()["state"]
     for number, name in enumerate(learnt(model, optimizer)):
         tensors |= {f"optimizer.{name}.{k}": v for k, v in states.get(number, {}).items()}
-    for group in groups:
-        del group["params"]
     content = {"version": VERSION, "about": run.about, "step": run.step, "random": random}
-    content |= {"groups": groups} | {name: getattr(run, name).state_dict() for name in EQUAL}
+    content |= {name: getattr(run, name).state_dict() for name in EQUAL}
     if not sharded:
         if ranks.first:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, {**content, "tensors": tensors})
         return
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file, and sharded checkpoints need a folder; give another")
-    folder = path / f"step-{run.step}"
+    folder, latest = path / f"step-{run.step}", path / LATEST
+    if latest.is_file() and latest.read_text().strip() == folder.name:
+        folder = path / f"step-{run.step}-again"  # the other one is whole, and may be needed
     if ranks.first:
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed while it saved
         folder.mkdir(parents=True)
@@ -64,11 +62,18 @@ def save(path: Path, run: Run, *, sharded: bool) -> None:
         write(folder / REST, content)
         unfinished = path / f"{LATEST}.tmp"
         unfinished.write_text(folder.name)
-        unfinished.replace(path / LATEST)
+        unfinished.replace(latest)
         for other in path.glob("step-*"):
             if other != folder:
                 shutil.rmtree(other)
     ranks.wait()
+
+
+def check_path(path: Path, *, sharded: bool) -> None:
+    """Check before the first step that there is no checkpoint of the other kind."""
+    if path.exists() and path.is_dir() != sharded:
+        found, saved = ("file", "folder") if sharded else ("folder", "file")
+        raise ValueError(f"{path} is a {found}, and this run saves a {saved}; give --save another")
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
@@ -99,9 +104,7 @@ def load(path: Path, run: Run) -> None:
     for name, value in fill(model, folder, content, optimizer).items():
         parameter, _, key = name.rpartition(".")
         states.setdefault(numbers[parameter], {})[key] = value
-    groups = optimizer.state_dict()["param_groups"]
-    groups = [{**new, **old} for new, old in zip(groups, content["groups"], strict=True)]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
     for name in EQUAL:
         getattr(run, name).load_state_dict(content[name])
     if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:

@@ -1,6 +1,6 @@
 """The loss over a held-out dataset, read from the device once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -60,9 +60,15 @@ def evaluate_and_print(run: Any, loader: datapipe.Loader) -> Evaluation:
     """Evaluate the model of a `Run` on one epoch, and print the loss."""
     loader.set_epoch(0)  # after an epoch a loader would begin the next one
     pipeline = run.exchange.pipeline
+
+    def watched() -> Iterator[Batch]:
+        for batch in loader:
+            run.mark("evaluating", run.step)  # else a long evaluation would pass for a hang
+            yield batch
+
     found = evaluate(
         run.model,
-        loader,
+        watched(),
         run.ranks,
         step=run.step,
         autocast=run.exchange.autocast(run.techniques, run.ranks.device),

@@ -29,9 +29,7 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     """Options of training by name; `None` takes the command line's."""
     parser = _training(about)
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
-    _check_pairs(parser, options)
+    _check(parser, options)
     if options.rank_timeout is not None and options.rank_timeout < 3:
         # A sign of life comes each second.
         parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
@@ -48,7 +46,7 @@ def parse_generate(arguments: list[str] | None, about: str | None) -> argparse.N
     given = parser.parse_args(arguments)
     defaults = _training(None).parse_args([given.shards])
     options = argparse.Namespace(**vars(defaults) | vars(given))
-    _check_pairs(parser, options)
+    _check(parser, options)
     return options
 
 
@@ -189,9 +187,15 @@ def _training(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse options that do nothing without another one."""
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse numbers that are too small, and options that do nothing without another one."""
+    least = {"steps": 1, "generate": 0, "new_tokens": 1, "temperature": 0, "top_k": 0}
+    for name, smallest in least.items():
+        if (given := getattr(options, name)) < smallest:
+            parser.error(f"--{name.replace('_', '-')} must be at least {smallest}, got {given}")
     for name, other in (
+        ("save_every", "save"),
+        ("max_images", "pack"),
         ("evaluate_every", "evaluate"),
         ("base_batch", "scale_lr"),
         ("temperature", "generate"),

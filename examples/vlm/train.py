@@ -24,7 +24,7 @@ from types import FrameType
 import torch
 
 import datapipe
-from examples.vlm.checkpoint import load, save
+from examples.vlm.checkpoint import check_path, load, save
 from examples.vlm.data.batches import samples_of_step
 from examples.vlm.data.loaders import make_loader, make_resident, ordered_loader
 from examples.vlm.data.resident import Resident
@@ -67,8 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if not several:
             raise
-        said = "train: interrupted; --resume continues from what --save-every wrote"
-        sys.exit(said if os.environ["RANK"] == "0" else 1)
+        wrote = "; --resume continues from what --save-every wrote" if options.save_every else ""
+        sys.exit(f"train: interrupted{wrote}" if os.environ["RANK"] == "0" else 1)
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
@@ -108,6 +108,8 @@ def prepare(
     keeps = techniques.keeps_gradients or options.accumulate == "auto"
     check_compiler(techniques.compile, ranks.device, keeps_gradients=keeps)
     state = build(options, vocabulary, batches, techniques, ranks)
+    if options.save:
+        check_path(options.save, sharded=state.exchange.divided)
     if options.accumulate == "auto":
         accumulate_automatically(state)
     if options.scale_lr is not None:
@@ -196,11 +198,13 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
 
     def loader_of(size: int) -> datapipe.Loader:
         name = "pack" if packed else "batch_size"
-        sized = argparse.Namespace(**{**vars(options), name: size})
-        return make_loader(sized, vocabulary, ranks)
+        sized = {**vars(options), name: size, "global_batch_size": None}
+        return make_loader(argparse.Namespace(**sized), vocabulary, ranks)
 
-    start = options.pack or options.batch_size or 8
-    state = build(options, vocabulary, loader_of(start), techniques_of(options), ranks)
+    start, techniques = options.pack or options.batch_size or 8, techniques_of(options)
+    if options.global_batch_size or options.accumulate == "auto":
+        techniques = replace(techniques, accumulate=2)  # as the run may have to
+    state = build(options, vocabulary, loader_of(start), techniques, ranks)
     limit = bytes_of(options.find_batch_size) if options.find_batch_size else None
     return find_batch_size(
         state, loader_of, start, packed=packed, native=options.native, limit=limit

@@ -2,12 +2,15 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from examples.vlm import train as program
 from examples.vlm.data.batches import IGNORE
 from examples.vlm.evaluate import evaluate
+from examples.vlm.options import parse
 from examples.vlm.parallel.ranks import Ranks
 
 from .tensor_reads import Reads
@@ -72,3 +75,12 @@ def test_a_run_is_evaluated_on_the_way_and_at_the_end_and_learns_the_same(
     other = fit(shards, *PACKED, "--steps", 7, "--dropout", 0.2, "--evaluate", shards)
     assert [one.loss for one in other.evaluations] == losses[-1:]
     assert math.isfinite(losses[-1])
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_watch_sees_every_batch_of_an_evaluation(shards):
+    line = [shards, *PACKED, "--steps", 1, "--device", "cpu", "--evaluate", shards]
+    places = []
+    watch = SimpleNamespace(mark=lambda *place: places.append(place))
+    program.run(parse(list(map(str, line)), ""), ALONE, watch)
+    assert places.count(("evaluating", 1)) == len(load(shards, FIXED, pack=300))

@@ -71,6 +71,15 @@ def test_the_peak_of_a_call_is_that_of_its_tensors():
     assert peak_of(call, torch.device("cpu")) == 6_000_000
 
 
+def test_gradients_of_the_batch_before_count(shards, runs):
+    kept = [(f"--accumulate{kind}", 9) for kind in ("", "-tokens", "-samples")]
+    for option in ((), *kept, ("--zero-gradients",)):
+        fit(shards, *PACKED, "--steps", 1, *option)
+    shape = find_batch.Shape((60,), 0, True)
+    alone, *found = (find_batch.peak_of_step(run, shape, native=False) for run in runs)
+    assert min(found) > alone
+
+
 def test_the_heaviest_batches_are_those_of_the_plan(shards, runs):
     fit(shards, "--batch-size", 4, "--steps", 1)
     fit(shards, *PACKED, "--steps", 1)
@@ -125,7 +134,7 @@ def test_the_largest_batch_under_a_limit_is_found(shards, arguments, runs):
 
 def test_the_command_prints_what_it_tried(shards, capsys):
     common = [str(shards), "--device", "cpu", "--batch-size", "1", "--find-batch-size"]
-    program.main([*common, "8MB"])
+    program.main([*common, "8MB", "--global-batch-size", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("batch of 1 (")
     assert lines[-1].endswith("is the largest that fits, with 10% to spare")

@@ -11,7 +11,7 @@ from examples.vlm import train as program
 from examples.vlm.measure.report import RankFigures, spread
 from examples.vlm.options import parse
 from examples.vlm.parallel.connect import Parallel, bucket_of, parallel_of
-from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, verdict
+from examples.vlm.parallel.places import Place, Seen, kill_silent, notice_after, unfinished, verdict
 from examples.vlm.parallel.ranks import Ranks, differences
 from examples.vlm.parallel.watch import broke
 
@@ -88,7 +88,8 @@ def test_processes_that_are_stopped_are_killed_on_this_machine_alone():
             sleeper.wait()
 
 
-def test_notices_come_after_more_than_the_usual_time():
+def test_notices_come_after_more_than_the_usual_time_and_name_none_that_is_finished():
+    assert unfinished([ALIVE, rank(1, "finished", 12, 99, silent=99)]) == [ALIVE]
     assert notice_after(Place("", 0, "", step=1, seconds=0.1)) == 60
     assert notice_after(Place("", 0, "", step=9, seconds=0.1)) == 10
     assert notice_after(Place("", 0, "", step=9, seconds=4)) == 20

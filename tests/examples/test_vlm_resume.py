@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from examples.vlm import checkpoint
+
 from .vlm_runs import PACKED, fit
 
 pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
@@ -80,6 +82,34 @@ def test_a_checkpoint_of_another_model_is_refused(shards, tmp_path):
     torch.save(content | {"version": 1}, file)
     with pytest.raises(ValueError, match=r"has version 1, and this program reads \d+: the parts"):
         fit(shards, *PACKED, "--steps", 2, "--resume", file)
+
+
+def test_a_resumed_run_takes_the_options_of_its_own_optimizer(shards, tmp_path, runs):
+    file = tmp_path / "run.pt"
+    fit(shards, *PACKED, "--steps", 1, "--save", file)
+    more = ("--weight-decay", 0.5, "--optimizer", "loop")
+    fit(shards, *PACKED, "--steps", 2, "--resume", file, *more)
+    matrices, others = runs[-1].optimizer.param_groups
+    assert (matrices["weight_decay"], others["weight_decay"], matrices["fused"]) == (0.5, 0, False)
+
+
+def test_a_checkpoint_is_whole_until_another_of_its_step_is(shards, tmp_path, runs, monkeypatch):
+    """A folder is saved to a second time, by a run that does not continue the first."""
+    folder = tmp_path / "run"
+    whole = fit(shards, *PACKED, "--steps", 3)
+    for _ in range(2):
+        fit(shards, *PACKED, "--steps", 2)
+        checkpoint.save(folder, runs[-1], sharded=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "save_tensors", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoint.save(folder, runs[-1], sharded=True)
+        rest = fit(shards, *PACKED, "--steps", 3, "--resume", folder)
+        assert rest.losses == whole.losses[2:]
+
+
+def interrupt(*_, **options):
+    raise KeyboardInterrupt
 
 
 def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_starts_anew(

@@ -46,7 +46,7 @@ def test_shares_out_of_range_are_refused(share, target):
 def test_groups_are_as_small_as_they_can_be_and_end_with_the_epoch(
     sizes, ends, limit, least, ranks
 ):
-    taken = 0
+    taken = asked = 0
 
     def batches():
         nonlocal taken
@@ -54,13 +54,19 @@ def test_groups_are_as_small_as_they_can_be_and_end_with_the_epoch(
             taken += 1
             yield {LABELS: size, "key": "x" * size}
 
+    def ended():
+        """Return whether an epoch has ended since the last call, as a run asks its loader."""
+        nonlocal asked
+        asked, before = taken, asked
+        return not ends.isdisjoint(range(before + 1, taken + 1))
+
     def is_full(group):
         sums = {"labels": sum(group), "samples": ranks * sum(group), "count": len(group)}
         return sums[limit] >= least
 
     seen = []
     options = {"count": 1, limit: least, "ranks": ranks}
-    for group in groups_of(batches(), **options, ends=lambda: taken in ends):
+    for group in groups_of(batches(), **options, ends=ended):
         own = [batch[LABELS] for batch in group]
         seen += own
         assert taken == len(seen)  # none is taken before it is needed

@@ -77,7 +77,7 @@ def groups_of(
 
     Means of means would weigh a token of a short batch more. A group has `count` batches, or as few
     as have this number of `labels`, or of `samples` over all `ranks`, each of which must have as
-    many. It also ends if `ends()` is true after a batch.
+    many. It also ends if `ends()`, called once after each batch, is true.
     """
     group: list[Batch] = []
     for batch in batches:
@@ -88,7 +88,7 @@ def groups_of(
             full = ranks * sum(len(batch["key"]) for batch in group) >= samples
         else:
             full = len(group) == count
-        if full or ends():
+        if ends() or full:  # `ends` is asked after each batch, as it tells news
             yield group
             group = []
     if group:

@@ -163,9 +163,8 @@ def make_batch(shape: Shape, vision: VisionConfig, image_id: int, *, native: boo
 
 def peak_of_step(run: Run, shape: Shape, *, native: bool) -> int | None:
     """Make a step of the optimizer; bytes in use at a time at most, None if there are too few."""
-    device, techniques = run.ranks.device, run.techniques
-    # Under accumulation gradients are there while the next batch is computed.
-    batches = 2 if techniques.accumulate > 1 or techniques.accumulate_tokens else 1
+    device = run.ranks.device
+    batches = 2 if run.techniques.keeps_gradients else 1
     batch = make_batch(shape, run.model.config.vision, run.model.image_id, native=native)
 
     def step() -> None:

@@ -81,6 +81,11 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
                 "--optimizer 8bit under --parallel fsdp: bitsandbytes takes no sharded parameters; "
                 "give --optimizer fused, whose states are sharded"
             )
+        if options.generate:
+            raise ValueError(
+                "--generate under --parallel fsdp: one process generates, and it has a part of "
+                "the model; run examples.vlm.generate on what --save writes"
+            )
     if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
         raise ValueError(
             "--bucket-mb with --hook powersgd on CPUs: gloo would mix up the exchanges of several "

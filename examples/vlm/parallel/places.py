@@ -65,7 +65,7 @@ def verdict(seen: list[Seen], limit: float) -> str | None:
 
     It gave no sign of life for `limit` seconds, or is the last if none has moved as long.
     """
-    running = [rank for rank in seen if rank.place.stage != "finished"]
+    running = unfinished(seen)
     for rank in running:
         if rank.gone:
             return (
@@ -81,6 +81,10 @@ def verdict(seen: list[Seen], limit: float) -> str | None:
     if len(running) > 1 and min(rank.still for rank in running) > limit:
         return laggards(running)
     return None
+
+
+def unfinished(seen: list[Seen]) -> list[Seen]:
+    return [rank for rank in seen if rank.place.stage != "finished"]
 
 
 def laggards(seen: list[Seen]) -> str:

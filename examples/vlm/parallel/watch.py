@@ -25,6 +25,7 @@ from examples.vlm.parallel.places import (
     kill_silent,
     laggards,
     notice_after,
+    unfinished,
     verdict,
 )
 from examples.vlm.parallel.ranks import Ranks
@@ -163,9 +164,10 @@ class Watch:
 
     def _notice(self, seen: list[Seen]) -> None:
         """Say once who keeps the others waiting, long before the run ends."""
+        seen = unfinished(seen)  # the others may have nothing left to do
         here = next(rank for rank in seen if rank.rank == self._ranks.rank)
         least = min(rank.still for rank in seen)
-        if least > notice_after(here.place) and here.place.count != self._told:
+        if len(seen) > 1 and least > notice_after(here.place) and here.place.count != self._told:
             self._told = here.place.count
             say(f"{laggards(seen)}; the run ends after {self._limit:.0f} s")
 

@@ -30,9 +30,6 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     parser = _training(about)
     options = parser.parse_args(arguments)
     _check(parser, options)
-    if options.rank_timeout is not None and options.rank_timeout < 3:
-        # A sign of life comes each second.
-        parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
     return options
 
 
@@ -190,8 +187,8 @@ def _training(about: str | None) -> argparse.ArgumentParser:
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse numbers that are too small, and options that do nothing without another one."""
     least = {"steps": 1, "generate": 0, "new_tokens": 1, "temperature": 0, "top_k": 0}
-    for name, smallest in least.items():
-        if (given := getattr(options, name)) < smallest:
+    for name, smallest in {**least, "rank_timeout": 3}.items():  # ranks tell each second
+        if (given := getattr(options, name)) is not None and given < smallest:
             parser.error(f"--{name.replace('_', '-')} must be at least {smallest}, got {given}")
     for name, other in (
         ("save_every", "save"),

@@ -30,7 +30,6 @@ from examples.vlm.parallel.ranks import Ranks
 def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
     """Return the ranks with the mesh of --tensor, --context and --parallel pipeline, if any."""
     tensor, context, multiple = options.tensor, options.context, options.multiple_of
-    later = "run examples.vlm.generate on what --save writes"
     if multiple is not None and (options.pack is None or multiple % context):
         raise ValueError(
             f"--multiple-of {multiple} pads the samples of packs so that --context {context} "
@@ -46,7 +45,7 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             ("--optimizer 8bit", options.optimizer == "8bit", "give --optimizer fused"),
             ("--accumulate auto", options.accumulate == "auto", "give a number"),
             ("--on-error skip", options.on_error == "skip", "give --on-error raise"),
-            ("--generate", options.generate, later),
+            ("--generate", options.generate, "run examples.vlm.generate on what --save writes"),
         ]
     elif (tensor, context) == (1, 1):
         return ranks
@@ -57,7 +56,7 @@ def join_mesh(ranks: Ranks, options: Namespace) -> Ranks:
             ("--context without --pack", context > 1 and options.pack is None, remedy),
             ("--compile", options.compile, remedy),
             ("--on-error skip", options.on_error == "skip", remedy),
-            ("--generate", tensor > 1 and options.generate, later),
+            ("--generate", tensor > 1 and options.generate, remedy),
             # LoRA and 8-bit states know no DTensors. The others belong to DDP, which takes none.
             ("--lora", tensor > 1 and options.lora, remedy),
             ("--optimizer 8bit", tensor > 1 and options.optimizer == "8bit", remedy),

@@ -1,10 +1,9 @@
 """Signs of life of ranks, and the rules that tell which one is lost."""
 
-import json
 import os
 import signal
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import psutil
@@ -34,13 +33,6 @@ class Place:
 
     def where(self) -> str:
         return f"{self.stage} (step {self.step})" if self.step else self.stage
-
-    def dump(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: bytes) -> Self:
-        return cls(**json.loads(text))
 
 
 class Seen(NamedTuple):

@@ -4,6 +4,7 @@ A thread of every rank writes its place to torchrun's store each second, even if
 first rank compares all; the others watch the first.
 """
 
+import json
 import os
 import select
 import signal
@@ -147,7 +148,7 @@ class Watch:
     def _tell(self) -> None:
         self._place.beat += 1
         self._place.age = time.monotonic() - self._moved
-        self._store.set(f"rank/{self._ranks.rank}", self._place.dump())
+        self._store.set(f"rank/{self._ranks.rank}", json.dumps(vars(self._place)))
 
     def _judge(self) -> None:
         """Judge all ranks, or the first one alone, and end the run where one is lost."""
@@ -165,17 +166,16 @@ class Watch:
     def _notice(self, seen: list[Seen]) -> None:
         """Say once who keeps the others waiting, long before the run ends."""
         seen = unfinished(seen)  # the others may have nothing left to do
-        here = next(rank for rank in seen if rank.rank == self._ranks.rank)
-        least = min(rank.still for rank in seen)
-        if len(seen) > 1 and least > notice_after(here.place) and here.place.count != self._told:
-            self._told = here.place.count
+        least, here = min(rank.still for rank in seen), self._place
+        if len(seen) > 1 and least > notice_after(here) and here.count != self._told:
+            self._told = here.count
             say(f"{laggards(seen)}; the run ends after {self._limit:.0f} s")
 
     def _others(self, which: Any) -> list[Seen]:
         texts = self._store.multi_get([f"rank/{rank}" for rank in which])
         now, found = time.monotonic(), []
         for rank, text in zip(which, texts, strict=True):
-            place = Place.parse(text)
+            place = Place(**json.loads(text))
             beat, when = self._seen.get(rank, (-1, now))
             if beat != place.beat:
                 when = now

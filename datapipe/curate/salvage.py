@@ -154,7 +154,8 @@ def _scanned(name: str, file: OpenFile) -> ShardSalvage:
             if kind in ("text", "json") and b"\0" in data:
                 problem = problem or "its text holds zeros"
         if problem:
-            start, stop = row.members[0].offset, row.members[-1].offset + row.members[-1].size
+            start = min(member.offset for member in row.members)
+            stop = max(member.offset + member.size for member in row.members)
             of_row = Finding(file=name, key=row.key, problem=problem, source=row.source)
             lost.append(replace(of_row, start=start, stop=stop))
         else:

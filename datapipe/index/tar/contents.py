@@ -129,8 +129,12 @@ def image_order(exts: Sequence[str]) -> list[int]:
     stems = [prefix.rstrip("0123456789") for prefix in prefixes]
     if len(set(stems)) > 1:
         return list(range(len(exts)))
-    numbers = [int(prefix[len(stem) :] or -1) for prefix, stem in zip(prefixes, stems, strict=True)]
-    return sorted(range(len(exts)), key=numbers.__getitem__)
+
+    def place(number: int) -> tuple[bool, int, str]:
+        digits = prefixes[number][len(stems[number]) :]
+        return bool(digits), len(digits.lstrip("0")), digits.lstrip("0")
+
+    return sorted(range(len(exts)), key=place)
 
 
 def named_image(record: Any) -> str:

@@ -163,7 +163,7 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
 def _is_several(group: Group) -> bool:
     """Return whether names with dots made one sample of several: two images each have a text.
 
-    A JSON counts as one where no text or JSON is that of the whole sample.
+    JSONs count as texts where each belongs to an image, and no image is that of the whole sample.
     """
     if len(group.members) < 4:
         return False
@@ -171,7 +171,7 @@ def _is_several(group: Group) -> bool:
     images = {prefix for prefix, _, last in parts if is_stored_image(last)}
     texts = {prefix for prefix, _, last in parts if last in TEXT_EXTENSIONS}
     records = {prefix for prefix, _, last in parts if last == "json"}
-    if "" not in texts | records:
+    if "" not in images and texts | records <= images:
         texts |= records
     return len(texts & images) > 1
 

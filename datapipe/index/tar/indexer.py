@@ -250,7 +250,8 @@ def scan_tar(
             reached = member.offset + member.size
             yield member
 
-    found = group_members(watched(), tar.unread)
+    links = (each for each in tar.unread if not ignored_by(each[0], ignore))  # filled by then
+    found = group_members(watched(), links)
     for member, reason in (*tar.unread, *found.left_out):
         findings.left_out.add(reason, f"{name}:{member}")
     rows = []

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datapipe.errors import PackError
+from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.records.fields import known_texts
 from datapipe.pack.records.fields.field_map import FieldMap, has_text
@@ -96,7 +96,9 @@ def infer(columns: Columns, raw: Path, options: ReadOptions, files: Images) -> F
         layouts = (layout(table) for layout in (*_TURNS, _caption))
         known = next(filter(None, layouts), FieldMap())
         found = replace(known, images=images, recognised=image is None)
-    in_turns = found.has_images_in_turns({name: v[0] for name, v in columns.items() if v})
+    in_turns = False
+    with suppress(DecodeError, MissingMember):  # the record will be rejected
+        in_turns = found.has_images_in_turns({name: v[0] for name, v in columns.items() if v})
     if image is None and text is None and not (images or in_turns):
         table.refuse_named_images(has_turns=found.has_turns)
     if not found.sources:
@@ -331,7 +333,8 @@ def _listed(name: str, columns: Columns) -> FieldSource:
 
     def texts(record: Mapping[str, Any]) -> Any:
         held = parse_list(record.get(name))
-        return held if isinstance(held, list) else record.get(name)
+        numbers = isinstance(held, list) and any(isinstance(v, int | float) for v in held)
+        return held if isinstance(held, list) and not numbers else record.get(name)
 
     return FieldSource(name, (name,), texts)
 

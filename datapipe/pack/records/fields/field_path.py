@@ -108,7 +108,8 @@ def parse_list(value: Any) -> Any:
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError, TokenError):
-        return ast.literal_eval(_with_commas(text) if _APART.search(text) else text)
+        found = ast.literal_eval(_with_commas(text) if _APART.search(text) else text)
+        return None if isinstance(found, tuple) else found
     return None
 
 

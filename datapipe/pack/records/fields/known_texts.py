@@ -172,17 +172,19 @@ class _Choices:
 
         An answer such as `B` or `1` has to stand before the text of a choice there.
         """
-        question, right = str(record.get(self.question)), str(record.get(self.right)).strip()
+        question, right = str(record.get(self.question)), _whole(record.get(self.right))
         choices = self.listed(record)
         texts = list(filter(None, choices.values()))
         if not texts or not all(_names(question, text) for text in texts):
             return False
-        found = _LETTER.fullmatch(right)
-        if right in texts or not (found or right.isdecimal() or right in choices):
+        word = str(right).strip()
+        if isinstance(right, str) and word in texts:
+            return True  # a number is that of a choice
+        found = _LETTER.fullmatch(word)
+        if not (found or word.isdecimal() or word in choices):
             return True  # in words
-        label = re.escape(found[1] if found else right)
-        shown = (rf"(?<![A-Za-z0-9]){label}[\W_]{{0,5}}{re.escape(text)}" for text in texts)
-        return any(re.search(pattern, question, re.IGNORECASE) for pattern in shown)
+        label = found[1] if found else word
+        return any(_is_labelled(question, label, text) for text in texts)
 
     def ask(self, record: Mapping[str, Any]) -> str | None:
         """Return the question, with a line for each choice unless it lists them itself."""
@@ -191,10 +193,18 @@ class _Choices:
             return None
         context = record.get(self.context) if self.context else None
         lines = [context] if isinstance(context, str) and _is_there(context) else []
-        choices = {} if self.names_choices(record) else self.listed(record)
-        shown = [f"{letter}. {text}" for letter, text in choices.items() if text]
+        choices = {letter: text for letter, text in self.listed(record).items() if text}
+        if self.names_choices(record) or all(
+            _is_labelled(question, letter, text) for letter, text in choices.items()
+        ):
+            choices = {}
+        shown = [f"{letter}. {text}" for letter, text in choices.items()]
         said = record.get(self.choices[0]) if len(self.choices) == 1 else None
-        if isinstance(said, str) and parse_list(said) is None and said not in question:
+        if (
+            isinstance(said, str)
+            and parse_list(said) is None
+            and " ".join(said.split()) not in " ".join(question.split())
+        ):
             shown = [said.strip()] if _is_there(said) else []  # a text of all of them
         return "\n".join([*lines, question, *shown])
 
@@ -203,7 +213,7 @@ class _Choices:
 
         An answer in words stays as it is, as does any to a question that lists its choices.
         """
-        right = record.get(self.right)
+        right = _whole(record.get(self.right))
         if not _is_there(right) or isinstance(right, bool):
             return None
         if self.names_choices(record):
@@ -223,8 +233,8 @@ class _Choices:
                 index = next((n for n, k in enumerate(letters) if k.upper() == upper), -1)
             else:
                 return right
-        elif isinstance(right, int | float) and right == int(right):
-            index = int(right)
+        elif isinstance(right, int):
+            index = right
         else:
             return str(right)
         if not any(texts):
@@ -233,6 +243,21 @@ class _Choices:
             there = len(list(filter(None, texts)))
             raise DecodeError(f"`{self.right}` is {right!r}, and there are {there} choices")
         return f"{letters[index]}. {texts[index]}"
+
+
+def _whole(value: Any) -> Any:
+    """Return an index that pandas wrote as a float, as beside missing ones, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_labelled(question: str, label: str, text: str) -> bool:
+    """Return whether a choice stands in a question behind its label, or begins with it."""
+    label = re.escape(label)
+    if re.match(rf"[\W_]{{0,3}}{label}(?![A-Za-z0-9])\s?[^\w\s]", text, re.IGNORECASE):
+        return text in question
+    between = r"[\W_]{0,8}" if label.isalpha() else r"[^\w,;/|]{1,8}"  # `2, 3` are two choices
+    pattern = rf"(?<![A-Za-z0-9]){label}{between}{re.escape(text)}"
+    return bool(re.search(pattern, question, re.IGNORECASE))
 
 
 def _names(question: str, text: str) -> bool:

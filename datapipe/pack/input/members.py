@@ -50,6 +50,10 @@ def read_members(
             notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
         else:
             yield member
+    for name, why in tuple(tar.unread):
+        if pattern := ignored_by(name, ignore):
+            notes.leave_out(f"{label}:{printable(name)}", why_ignored(pattern))
+            tar.unread.remove((name, why))
 
 
 def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:

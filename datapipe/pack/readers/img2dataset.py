@@ -183,16 +183,15 @@ def _read_tar(
     members: list[TarMember] = []
     with TarScanner(path) as tar:
         cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
-        ignore = parse_ignore(options.ignore)
         try:
+            ignore = parse_ignore(options.ignore)
             members.extend(read_members(tar, ignore, options.notes, path.name))
         except StoreError:
             is_tar = tar.bytes < 512 or tar.read(257, 5) == b"ustar"
             if not (interrupted and is_tar):
                 raise
             cut = True
-        links = (each for each in tar.unread if not ignored_by(each[0], ignore))
-        groups = group_members(members, links)
+        groups = group_members(members, tar.unread)
         rejects = member_rejects(path.name, groups, tar)
     samples = [
         (group.key, f"{path.name}:{printable(group.name)}", tar_members(path, group))

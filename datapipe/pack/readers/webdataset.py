@@ -10,7 +10,7 @@ from posixpath import basename, dirname
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.index.ignore import ignored_by, parse_ignore
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
@@ -155,8 +155,7 @@ class WebDatasetReader:
             options.wait(shard)
             with TarScanner(shard) as tar:
                 members = read_members(tar, ignore, options.notes, name)
-                links = (each for each in tar.unread if not ignored_by(each[0], ignore))
-                groups = group_members(members, links)
+                groups = group_members(members, tar.unread)
                 if groups.samples and not judged:
                     refuse_folder_in_tar(tar, groups.samples, source.shards)
                     judged = True

@@ -192,7 +192,7 @@ class Job:
     ) -> Iterator[RawInput]:
         """Return the inputs of finished shards, which are compared with these on the way."""
         options = self.options
-        # Else they are made anew.
+        # Texts made by --map, and images that are shrunk or split into pages, are never the files.
         texts, images = options.map is None, not options.shrink.active and options.pages == "first"
         return refuse_changed(self.out, shards, inputs, texts=texts, images=images, strict=strict)
 

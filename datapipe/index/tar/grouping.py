@@ -163,7 +163,8 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
 def _is_several(group: Group) -> bool:
     """Return whether names with dots made one sample of several: two images each have a text.
 
-    JSONs count as texts where each belongs to an image, and no image is that of the whole sample.
+    A JSON counts as a text if each text and JSON belongs to one image, and no image to the whole
+    sample.
     """
     if len(group.members) < 4:
         return False

@@ -4,10 +4,12 @@
 - `question`, `chosen`, `rejected`: texts (RLAIF-V, SPA-VL); Alpaca's `instruction` and `input`.
 - `chosen`, `rejected`: whole conversations, whose common beginning is the prompt (TRL).
 - `conversations` or `messages`, and the two answers as one message each (LLaMA-Factory).
-- `messages` with the chosen answer as its end, and `rejected_response` (ms-swift).
+- `messages` with the chosen answer as its end, and `rejected_response` or, as a whole conversation,
+  `rejected_messages` (ms-swift); `conversations` and `rejected_conversations` (POVID, MMedPO).
 
 Sources: https://huggingface.co/docs/trl/dataset_formats, .../datasets/openbmb/RLAIF-V-Dataset,
-https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md, ms-swift's Custom-dataset.md.
+https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md, ms-swift's Custom-dataset.md,
+https://huggingface.co/datasets/YiyangAiLab/POVID_preference_data_for_VLLMs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from datapipe.errors import DecodeError
 from datapipe.text.conversation import TURN_FIELDS, has_words, known_role, read_turns
 
 ANSWERS = ("chosen", "rejected")
-_NAMES = {name: (name, f"{name}_response") for name in ANSWERS}
+_NAMES = {
+    name: (name, *(f"{name}_{part}" for part in ("response", "messages", "conversations")))
+    for name in ANSWERS
+}
 _ASKED = ("prompt", "question", "query", "instruction", "problem", "input")
 
 Record = Mapping[str, Any]
@@ -53,14 +58,14 @@ def read_pair(record: Record) -> Pair | None:
     if answers["rejected"] is None:
         return None
     turns = _turns_of(record)
-    if answers["chosen"] is None:  # of ms-swift, whose answer ends the turns
-        start = _answer_at(turns)
-        if start == len(turns):
-            return None
+    start = _answer_at(turns)
+    if answers["chosen"] is None and start == len(turns):
+        return None
+    rejected = _as_messages("rejected", answers["rejected"])
+    if answers["chosen"] is None and not _is_asked(rejected[0]):  # the chosen one ends the turns
         prompt, chosen = turns[:start], turns[start:]
-        rejected = _as_messages("rejected", answers["rejected"])
     else:
-        chosen, rejected = (_as_messages(name, value) for name, value in answers.items())
+        chosen = turns if answers["chosen"] is None else _as_messages("chosen", answers["chosen"])
         if _is_asked(chosen[0]) and _is_asked(rejected[0]):
             pairs = zip(chosen, rejected, strict=False)
             least = min(len(chosen), len(rejected)) - 1  # of equal answers, the last turn counts

@@ -46,10 +46,12 @@ uv pip install --quiet --python lowest --resolution lowest-direct --requirements
 uv pip freeze --quiet --python lowest >lowest.txt
 uv pip install --quiet --python lowest --no-deps "$wheel"
 uv pip install --quiet --python lowest --constraints lowest.txt hypothesis pandas pytest scikit-image webdataset
-lowest/bin/python -m pytest -m "not campaign and not measuring" \
+# Without the state of a video dataset: its frames have other bytes where another Pillow writes them.
+lowest/bin/python -m pytest -m "not campaign and not measuring" -k "not max_frames" \
     tests/test_public.py tests/cli/test_command.py tests/index/test_imageinfo.py \
     tests/pack/test_pack.py tests/pack/test_conversations.py tests/loader/test_batches.py \
-    tests/loader/test_tokens.py tests/loader/test_arrays.py
+    tests/loader/test_tokens.py tests/loader/test_arrays.py tests/loader/test_webdataset_source.py \
+    tests/curate/test_copied.py tests/cli/test_curate.py tests/golden
 
 for python in "${pythons[@]}"; do
     say "the tutorial with the newest dependencies, $("$python" --version)"

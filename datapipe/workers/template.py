@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -220,7 +221,11 @@ def serve(descriptor: int) -> None:
                     importlib.import_module(module)
         elif request.kind == _FORK:
             with suppress(OSError):  # the parent sees that the worker's socket is closed
-                process = os.fork()
+                # Python 3.12 warns of threads; those here are jemalloc's and OpenBLAS's, which
+                # know of forks.
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process = os.fork()
                 if not process:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -134,7 +134,7 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
     if plan.unit == "pack" and texts[0].rule.spec.token_types:
         named = f"TextSpec(token_types={texts[0].rule.spec.token_types!r})"
         raise PlanError(
-            f"pack= with {named}: the Gemma models of transformers 5.23 let the tokens of an image "
+            f"pack= with {named}: the Gemma models of transformers 5.24 let the tokens of an image "
             "see each other, and count them from the beginning of each sample, and a pack has many "
             "samples; give batch_size= or max_tokens=, with buckets= for less padding"
         )

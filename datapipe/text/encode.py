@@ -27,7 +27,7 @@ from datapipe.text.vocabulary import find_image_token, find_template, open_vocab
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
 
-ENCODER_VERSION = 7
+ENCODER_VERSION = 8
 """Changes whenever equal texts and options would give other tokens, image positions or labels."""
 
 
@@ -306,10 +306,7 @@ class TextEncoder:
             return None
         trained = np.zeros(len(ids), np.bool_)
         for start, stop in labels:
-            first, last = _tokens_of(encoding, start, stop)
-            if rendered.exact and first < last:
-                first, last = self._exactly(encoding, ids, first, last, start)
-            trained[first:last] = True
+            trained[self._tokens_of(encoding, ids, start, stop)] = True
         if self.spec.pairs and trained.any():
             trained[int(trained.argmax()) :] = True  # a completion is all that follows the prompt
         if len(images):
@@ -330,19 +327,28 @@ class TextEncoder:
             return DecodeError("the sample has neither text nor images")
         return EncodedText(ids, images.astype(np.int32), trained)
 
-    def _exactly(
-        self, encoding: Encoding, ids: Int32, first: int, last: int, start: int
-    ) -> tuple[int, int]:
-        """Mend both ends of a label where transformers' rule gets them wrong."""
+    def _tokens_of(self, encoding: Encoding, ids: Int32, start: int, stop: int) -> slice:
+        """Return the tokens that the characters `start` to `stop` are in.
+
+        Where a character is in no token, as normalizers leave some out, the next one inside counts.
+        """
+        first = last = None
+        left, right = start, stop
+        while left < right and (first := encoding.char_to_token(left)) is None:
+            left += 1
+        while left < right and (last := encoding.char_to_token(right - 1)) is None:
+            right -= 1
+        if first is None or last is None:
+            return slice(0)
         # A special token that takes the blanks behind it in begins with what is not learnt.
         characters = encoding.token_to_chars(first)
         if self._guard.is_special[ids[first]] and characters and characters[0] < start:
             first += 1
         # char_to_token names the first of several tokens that make up one character.
-        characters = encoding.token_to_chars(last - 1)
-        while last < len(ids) and encoding.token_to_chars(last) == characters:
+        characters = encoding.token_to_chars(last)
+        while last + 1 < len(ids) and encoding.token_to_chars(last + 1) == characters:
             last += 1
-        return first, last
+        return slice(first, last + 1)
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding | DecodeError]:
@@ -353,22 +359,6 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding | DecodeErr
         if len(texts) == 1:
             return [DecodeError(f"the tokenizer cannot encode the text: {error}")]
         return [result for text in texts for result in _encode(tokenizer, [text])]
-
-
-def _tokens_of(encoding: Encoding, start: int, stop: int) -> tuple[int, int]:
-    """Return the tokens (start, stop) that the characters `start` to `stop` are in.
-
-    As in transformers' assistant mask: from the token of the first character to that of the last.
-    Where a character is in no token, as normalizers leave some out, the next one inside counts.
-    """
-    first = last = None
-    while start < stop and (first := encoding.char_to_token(start)) is None:
-        start += 1
-    while start < stop and (last := encoding.char_to_token(stop - 1)) is None:
-        stop -= 1
-    if first is None or last is None:
-        return 0, 0
-    return first, last + 1
 
 
 def _made_again(spec: TextSpec, digest: str) -> TextEncoder:

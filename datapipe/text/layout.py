@@ -31,9 +31,6 @@ class Rendered:
 
     pieces: list[Piece]  # (who wrote it, text), concatenated
     labels: list[Span]  # (start, stop) of pieces that are learnt
-    # Labels end where answers do, even if transformers' assistant mask, which goes by the
-    # template's own `{% generation %}` blocks, would end a token away
-    exact: bool
     shown: tuple[Shown, ...] = ()  # what each token of an image or a video stands for
 
     def with_videos(self, media: Sequence[Medium], markup: VideoMarkup) -> Rendered:
@@ -120,7 +117,7 @@ class TurnLayout:
                 (kind, text.replace(self.placeholder, self.mark) if kind is Kind.TEMPLATE else text)
                 for kind, text in pieces
             ]
-        return Rendered(pieces, labels, not self.template.marks_generation)
+        return Rendered(pieces, labels)
 
     def write(self, turns: Sequence[RenderedTurn], *, prompt: bool = False) -> str:
         """Return what the template writes for turns, and the beginning of an answer if `prompt`."""
@@ -265,7 +262,7 @@ def caption_layout(pieces: Sequence[TurnPiece], mark: str, video: str | None) ->
         else:
             written.append((Kind.IMAGE, mark if piece is None or video is None else video))
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
-    return Rendered(written, labels, True)
+    return Rendered(written, labels)
 
 
 def _common(first: str, second: str) -> int:

@@ -37,8 +37,7 @@ def learnt(case, processor, text, ids):
     spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
     image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
     labels = []
-    before = at = None
-    marked = "generation %}" in case.template
+    before = None
     for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
         if before == number == image:
             continue  # a run of tokens of several images
@@ -52,10 +51,7 @@ def learnt(case, processor, text, ids):
         while len(labels) < len(ids) and ids[len(labels)] != number:
             labels.append(-100)  # what stands behind an image
         trained = any(first < stop and start < last for first, last in spans)
-        # As in transformers' mask: a label ends with the first token of its last character.
-        cut = marked and (start, stop) == at and any(stop == last for _, last in spans)
-        at = start, stop
-        labels.append(number if trained and not cut else -100)
+        labels.append(number if trained else -100)
     return labels
 
 

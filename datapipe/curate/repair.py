@@ -299,15 +299,14 @@ class _DatasetSalvage:
                 (home / MANIFEST).replace(home / f"{MANIFEST}.damaged")
             write_manifest(home, manifest)
             remade.append(MANIFEST)
-        damaged = [finding.file for finding in check_derived(home, manifest)[1]]
-        for folder in dict.fromkeys(name.partition("/")[0] for name in damaged):
-            if folder != FIELDS:
-                rmtree(home / folder, ignore_errors=True)
-                remade.append(f"{folder}/")
-        for name in damaged:
-            if name.startswith(f"{FIELDS}/"):
+        for name in (finding.file for finding in check_derived(home, manifest)[1]):
+            folder = name.partition("/")[0]
+            if folder == FIELDS:
                 (home / name).unlink(missing_ok=True)
                 remade.append(name)
+            elif f"{folder}/" not in remade:
+                rmtree(home / folder, ignore_errors=True)
+                remade.append(f"{folder}/")
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 

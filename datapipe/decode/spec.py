@@ -19,7 +19,7 @@ from datapipe.declared import (
     take_options,
 )
 from datapipe.decode.image import MAX_PIXELS
-from datapipe.decode.normalize import Triple
+from datapipe.decode.normalize import STORED, Triple
 from datapipe.decode.presets import NORMALIZATIONS, PRESETS
 from datapipe.decode.resize import Filter
 from datapipe.decode.spec_checks import ONE_SIZE, check_together
@@ -29,8 +29,7 @@ from datapipe.short_repr import short_repr
 
 Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
 
-_DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
-_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in STORED}
 _MAX_SIDE = 65_535
 _SIDE, _TILE, _TILES, _PATCH = 336, 448, 12, 14
 _USUAL_PATCHES = (14, 16, 32)
@@ -58,8 +57,8 @@ Dtype = Annotated[
     torch.dtype,
     AcceptedType(torch.dtype | str),
     lambda value: _DTYPE_NAMES.get(value, value),
-    take_if(_DTYPES.__contains__),
-    Say(f"one of {', '.join(map(str, _DTYPES))}"),
+    take_if(STORED.__contains__),
+    Say(f"one of {', '.join(map(str, STORED))}"),
 ]
 Color = Annotated[tuple[Level, Level, Level], Say("(red, green, blue) of 0 to 255 each")]
 Grids = Annotated[

@@ -175,11 +175,7 @@ class DeviceCache:
             *placed, width, _ = geometry[image].tolist()
             if width:  # else it failed, and has no placement
                 made = Placement(*placed).mirrored(self._rows.shape[-1])
-                geometry[image, :4] = torch.tensor(
-                    [made.scale_x, made.scale_y, made.left, made.top],
-                    dtype=torch.float64,
-                    device="cpu",
-                )
+                geometry[image, :4] = torch.tensor(made, dtype=torch.float64, device="cpu")
 
 
 class _BatchRows:

@@ -19,6 +19,16 @@ def edges(counts: Integers) -> Int64:
     return offsets
 
 
+def owners(offsets: Int64) -> Int64:
+    """Return the row of each item: int64 [items]. `offsets` are those of the rows."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def totals(values: Integers, offsets: Int64) -> Int64:
+    """Add up the values of each row: int64 [n]. `offsets` are those of the rows, [n + 1]."""
+    return np.diff(edges(values)[offsets])
+
+
 def spans(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
     """Return where some rows begin, and how many items each has: int64 [n] each.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Int64, UInt64
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, places, totals
 
 PASS_BIT = 40
 """Bits of a sample's number; the bits above it in `Units.samples` count the passes of its dataset.
@@ -95,7 +95,7 @@ class Units:
 
     def total(self, values: Int64) -> Int64:
         """Add up values of the samples of each unit: int64 [n] to int64 [U]."""
-        return np.diff(edges(values)[self.offsets])
+        return totals(values, self.offsets)
 
     @staticmethod
     def join(parts: Sequence[Units]) -> Units:

@@ -25,7 +25,7 @@ from datapipe.index.columns import Columns
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.schedule.image_token_counts import frames_of
-from datapipe.plan.ragged import edges, grouped, places, ranges, spans
+from datapipe.plan.ragged import edges, grouped, owners, places, ranges, spans
 from datapipe.plan.rng import derive
 from datapipe.text.frames import Frames
 
@@ -219,8 +219,7 @@ class ImageSlots:
         begins = np.repeat(starts + source.before, counts) + numbers * step
         mirrored = np.zeros(len(images), bool)
         if any(each.spec.flip for each in self._context.transforms):
-            owners = np.repeat(slots, counts).tolist()
-            drawn = zip(owners, numbers.tolist(), strict=True)
+            drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)
             mirrored[:] = [self._is_mirrored(slot, number) for slot, number in drawn]
         rows = self._rows[images]  # each image is one row
         one_each = bool((counts == 1).all())
@@ -299,10 +298,9 @@ class ImageSlots:
         decoder = self._context.decoder
         assert decoder is not None
         assert self._encoded is not None
-        count = len(self._encoded)
-        slots = (np.searchsorted(self.first, np.arange(count), side="right") - 1).tolist()
+        slots: list[int] = owners(self.first).tolist()
         draws = [self._draw(slot, image - self._starts[slot]) for image, slot in enumerate(slots)]
-        padding = [None] * (self._shape[0] - count)
+        padding = [None] * (self._shape[0] - len(slots))
         self.pixels, failed = decoder.decode(
             [*self._encoded, *padding], [*draws, *padding], [*self._sides, *padding]
         )

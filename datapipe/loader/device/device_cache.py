@@ -23,7 +23,7 @@ from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, frames_taken, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
-from datapipe.plan.ragged import edges, ranges
+from datapipe.plan.ragged import edges, ranges, totals
 
 
 class DeviceCache:
@@ -187,8 +187,7 @@ class _BatchRows:
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every
         widths, heights, self.images = columns.image_sides(self.samples, self.counts)
-        image_rows = edges(transform.rows(widths, heights))
-        self.rows: Int64 = np.diff(image_rows[self.images])
+        self.rows = totals(transform.rows(widths, heights), self.images)
         resident = step.resident
         self.resident: Bools = np.zeros(len(self.samples), bool) if resident is None else resident
         self.edges: Int64 = edges(self.rows)

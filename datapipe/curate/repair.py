@@ -31,7 +31,6 @@ from datapipe.index.manifest import (
     Contribution,
     Manifest,
     Shard,
-    fsync_folder,
     replace_file,
     write_manifest,
 )
@@ -290,7 +289,6 @@ class _DatasetSalvage:
                 replace_file(path.with_name(f"{path.name}.damaged"), before_it)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
-            fsync_folder(path.parent)
             remade.append(entry.index)
         parts = before.parts if before is not None else self._parts()
         manifest = Manifest(shards=tuple(entries), parts=parts)

@@ -229,11 +229,9 @@ class BatchBuilder:
                 parts.add(member, data)
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        here = len(parts.images) if found.ready is None else self._loaded[slot]
-        if self.images is not None and here != self._loaded[slot]:
-            missing = MissingMember(
-                f"{len(parts.images)} images found, the index says {self._counts[slot]}"
-            )
+        here, wanted = len(parts.images), self._loaded[slot]
+        if self.images is not None and found.ready is None and here != wanted:
+            missing = MissingMember(f"{here} images found, the index says {wanted}")
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)
         return _SlotContent(self._text(slot, parts), parts.images, found)

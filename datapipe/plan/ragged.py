@@ -57,7 +57,7 @@ def ranges(starts: Int64, counts: Int64) -> Int64:
     return np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
 
 
-def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
+def grouped(values: Integers) -> Iterator[tuple[int, Int64]]:
     """Yield each of some values, ascending, with the indices that it is at: int64."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]

@@ -16,6 +16,11 @@ PASS_BIT = 40
 Only mixtures count them there, since their datasets are passed at different rates."""
 
 
+def numbers_of(samples: Int64) -> Int64:
+    """Return the numbers of samples that may have their passes: int64 [n]."""
+    return samples & ((1 << PASS_BIT) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Sizes of n samples; all int64 [n].
@@ -68,7 +73,7 @@ class Units:
     @property
     def numbers(self) -> Int64:
         """Return the numbers of the samples: int64 [n]."""
-        return self.samples & ((1 << PASS_BIT) - 1)
+        return numbers_of(self.samples)
 
     @property
     def passes(self) -> Int64:

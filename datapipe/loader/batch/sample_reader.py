@@ -95,13 +95,12 @@ class SampleReader:
             return ReadBytes(kept, contents, ready=rest if decoded else None)
         contents = self._bytes(slot, wanted)
         room = cache.room(use, int(cache.sizes(self._samples[slot : slot + 1])[0]))
-        if room is None:
-            return ReadBytes(wanted, contents)
-        by_member = {id(member): data for member, data in zip(wanted, contents, strict=True)}
-        rest = fill_members(room, [by_member[id(member)] for member in kept])
-        if decoded:
-            return ReadBytes(wanted, contents, room=rest, entry=room)
-        cache.put(use, room)
+        if room is not None:
+            by_member = {id(member): data for member, data in zip(wanted, contents, strict=True)}
+            rest = fill_members(room, [by_member[id(member)] for member in kept])
+            if decoded:
+                return ReadBytes(wanted, contents, room=rest, entry=room)
+            cache.put(use, room)
         return ReadBytes(wanted, contents)
 
     def keep(self, slot: int, found: ReadBytes) -> None:

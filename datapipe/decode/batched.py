@@ -14,19 +14,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from datapipe.declared import Count, Say, Within, checked
+from datapipe.declared import Count, Positive, Say, checked
 from datapipe.decode.normalize import STORED, Triple, factors
 from datapipe.decode.resize import Product, resize, resize_by_products
 from datapipe.errors import PlanError
-
-_Above = Annotated[float, Within(above=0)]
 
 
 @checked(PlanError)
 def normalize_batch(
     images: Tensor,
     mean_std: Annotated[
-        tuple[Triple, tuple[_Above, _Above, _Above]],
+        tuple[Triple, tuple[Positive, Positive, Positive]],
         Say("(mean, std) of three values each, std above 0"),
     ]
     | None,

@@ -9,6 +9,7 @@ import torch
 
 from datapipe.declared import (
     AcceptedType,
+    Positive,
     Say,
     Share,
     Within,
@@ -43,10 +44,9 @@ Size = Annotated[
     Side | tuple[Side, Side],
     Say(f"a side or (height, width), each a number of pixels from 1 to {_MAX_SIDE:,}"),
 ]
-Above = Annotated[float, Within(above=0)]
 Normalize = Annotated[
     Annotated[str, take_if(NORMALIZATIONS.__contains__)]
-    | tuple[tuple[Share, Share, Share], tuple[Above, Above, Above]],
+    | tuple[tuple[Share, Share, Share], tuple[Positive, Positive, Positive]],
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
@@ -105,7 +105,7 @@ class VideoSpec:
     min_pixels: Volume = 128 * 28 * 28
     max_pixels: Volume = 768 * 28 * 28
     limits: Literal["frame", "video"] = "frame"
-    tokens_per_second: Above | None = None
+    tokens_per_second: Positive | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "video {}".format)

@@ -79,6 +79,8 @@ class AcceptedType:
 Count = Annotated[int, Within(1)]
 Natural = Annotated[int, Within(0)]
 Share = Annotated[float, Within(0, 1)]
+Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+Positive = Annotated[float, Within(above=0)]
 Seconds = Annotated[float, Within(above=0, below=1e6), Say("seconds, above 0 and below a million")]
 
 

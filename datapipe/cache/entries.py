@@ -18,7 +18,7 @@ from datapipe.index.columns import Columns
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.members import member_kind
 from datapipe.index.rows import Member
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import places, totals
 
 FACTS = 48
 """Bytes of the facts about an image: six float64, see `ImageSlots`."""
@@ -44,18 +44,18 @@ class EntrySizes:
         columns = self._columns
         found, ends = places(columns.sample_member, samples)
         sizes = columns.member_size[found] * self._counts[columns.member_ext[found]]
-        total = np.diff(edges(sizes)[ends])
+        total = totals(sizes, ends)
         if self._kept is None:
             return total
         widths, heights, ends = columns.image_sides(samples)
-        values = edges(FACTS + self._kept.values(widths, heights))[ends]
-        return -(-total // 8) * 8 + np.diff(values)
+        values = FACTS + self._kept.values(widths, heights)
+        return -(-total // 8) * 8 + totals(values, ends)
 
 
 def image_rows(columns: Columns, transform: ImageTransform, samples: Int64) -> Int64:
     """Return the rows of `pixel_values` that the images of each sample take: int64 [n]."""
     widths, heights, ends = columns.image_sides(samples)
-    return np.diff(edges(transform.rows(widths, heights))[ends])
+    return totals(transform.rows(widths, heights), ends)
 
 
 def cut_entry(entry: UInt8, members: Sequence[Member]) -> tuple[list[memoryview], UInt8]:

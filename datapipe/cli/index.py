@@ -71,14 +71,16 @@ def index(
         _refuse_others(shards)
         wanted = encoder or kinds or fields
         packed = _packed_here(Path(shards)) if wanted and not force else None
-    if packed and packed.arrays is not None and kinds:
-        raise DatapipeError(f"--sidecars apply to tars, and {shards} holds arrays; leave them out")
-    if packed and ignore:
-        raise DatapipeError(
-            f"--ignore applies to tars from another writer, and datapipe packed {shards}; leave it "
-            "out, or pack the raw data with it into a new folder"
-        )
     if packed:
+        if packed.arrays is not None and kinds:
+            raise DatapipeError(
+                f"--sidecars apply to tars, and {shards} holds arrays; leave them out"
+            )
+        if ignore:
+            raise DatapipeError(
+                f"--ignore applies to tars from another writer, and datapipe packed {shards}; "
+                "leave it out, or pack the raw data with it into a new folder"
+            )
         manifest = packed
         write_sidecars(Path(shards), manifest, kinds)
     else:

@@ -50,14 +50,14 @@ def inspect(
 
     With --image-size or --image, also what it takes as shards, cached, or as arrays.
     """
+    is_sized = image_size is not None or image is not None
     if sample is None:
         if output is not None or by_key:
             raise PlanError("--output and --key are about one sample; give its number or key, too")
-        is_sized = image_size is not None or image is not None
         spec = parse_array_image(image_size, image) if is_sized else None
         _inspect_dataset(dataset, spec, as_json=as_json)
         return
-    if image_size is not None or image is not None:
+    if is_sized:
         raise PlanError("--image-size and --image are about a whole dataset; leave SAMPLE out")
     refuse_unwritable(output=output)
     # Keys of packs have leading zeros, which numbers do not have.

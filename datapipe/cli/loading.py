@@ -106,7 +106,7 @@ class Flags:
             given["shuffle"] = "shards"
         text = self.given_to(TextSpec)
         if (model := given.pop("model", None)) is None:
-            given["text"] = text_spec(**{"tokenizer": None} | text)
+            given["text"] = text_spec(**text)
         else:
             from datapipe.models.families import specs_for  # imports torch
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SHOWN_FAILURES = 5
 
 
-def text_spec(tokenizer: str | None, **options: Any) -> TextSpec | None:
+def text_spec(tokenizer: str | None = None, **options: Any) -> TextSpec | None:
     """Make the text options of a command; None is not given, and keeps the default."""
     given = {name: value for name, value in options.items() if value is not None}
     if tokenizer is None:

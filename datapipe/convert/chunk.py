@@ -142,7 +142,7 @@ class ChunkMaker:
         out = pixels[len(made.sums)]
         placed = self.transform.place(image, out.transpose(2, 0, 1)[None])
         made.sums.append(crc32(out))
-        made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
+        made.placements.append(placed)
 
 
 def chunk_maker(

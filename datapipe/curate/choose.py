@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from datapipe.array_types import Bools, Int64
 from datapipe.curate.sources import SPAN, Chosen, copy_chosen, local_folder, open_source
 from datapipe.curate.spec import CopyReport, CopySpec
-from datapipe.declared import Count, Say, Within, Word, checked
+from datapipe.declared import Count, Part, Word, checked
 from datapipe.errors import PackError
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
@@ -138,8 +138,7 @@ def split_dataset(
     dataset: str | PathLike[str],
     out: str | PathLike[str],
     *,
-    val: Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
-    | None = None,
+    val: Part | None = None,
     parts: Mapping[str, float] | None = None,
     salt: Word = "",
     output: CopySpec = CopySpec(),  # noqa: B008  (frozen)

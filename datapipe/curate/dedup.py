@@ -33,6 +33,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.files.derived import read_summed, write_summed
 from datapipe.index.members import member_kind
+from datapipe.index.mixture import edges_of
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import working_folder
 from datapipe.pack.writers.shards import writing
@@ -133,19 +134,19 @@ def _contents(source: Dataset) -> Iterator[tuple[bytes, bytes]]:
     with Progress("comparing", unit="sample", total=len(source)) as progress:
         for start in range(0, len(source), sources.SPAN):
             stop = min(start + sources.SPAN, len(source))
-            edges = np.asarray(columns.sample_member[start : stop + 1])
-            members = slice(int(edges[0]), int(edges[-1]))
+            bounds = np.asarray(columns.sample_member[start : stop + 1])
+            members = slice(int(bounds[0]), int(bounds[-1]))
             values = np.empty(members.stop - members.start, facts)
             values["size"] = columns.member_size[members]
             values["crc32"] = columns.member_crc32[members]
             parts = []
             for of_kind in chosen:
                 is_one = of_kind[columns.member_ext[members]]
-                ends = np.concatenate(([0], np.cumsum(is_one)))[edges - edges[0]] * facts.itemsize
-                data, bounds = values[is_one].tobytes(), ends.tolist()
-                parts.append([data[a:b] for a, b in pairwise(bounds)])
+                ends = edges_of(is_one.view(np.uint8))[bounds - bounds[0]] * facts.itemsize
+                data = values[is_one].tobytes()
+                parts.append([data[a:b] for a, b in pairwise(ends.tolist())])
             yield from zip(*parts, strict=True)
-            progress.advance(len(edges) - 1)
+            progress.advance(stop - start)
 
 
 def _hashes(source: Dataset, out: Path, work: Path) -> list[int]:

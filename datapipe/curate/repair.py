@@ -31,7 +31,6 @@ from datapipe.index.manifest import (
     Contribution,
     Manifest,
     Shard,
-    fsync_folder,
     replace_file,
     write_manifest,
 )
@@ -290,7 +289,6 @@ class _DatasetSalvage:
                 replace_file(path.with_name(f"{path.name}.damaged"), before_it)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
-            fsync_folder(path.parent)
             remade.append(entry.index)
         parts = before.parts if before is not None else self._parts()
         manifest = Manifest(shards=tuple(entries), parts=parts)
@@ -299,15 +297,14 @@ class _DatasetSalvage:
                 (home / MANIFEST).replace(home / f"{MANIFEST}.damaged")
             write_manifest(home, manifest)
             remade.append(MANIFEST)
-        damaged = [finding.file for finding in check_derived(home, manifest)[1]]
-        for folder in dict.fromkeys(name.partition("/")[0] for name in damaged):
-            if folder != FIELDS:
-                rmtree(home / folder, ignore_errors=True)
-                remade.append(f"{folder}/")
-        for name in damaged:
-            if name.startswith(f"{FIELDS}/"):
+        for name in (finding.file for finding in check_derived(home, manifest)[1]):
+            folder = name.partition("/")[0]
+            if folder == FIELDS:
                 (home / name).unlink(missing_ok=True)
                 remade.append(name)
+            elif f"{folder}/" not in remade:
+                rmtree(home / folder, ignore_errors=True)
+                remade.append(f"{folder}/")
         open_columns(home, manifest)
         return manifest.samples, tuple(remade)
 

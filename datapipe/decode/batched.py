@@ -14,20 +14,17 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from datapipe.declared import Count, Say, Within, checked
-from datapipe.decode.normalize import Triple, factors
+from datapipe.declared import Count, Positive, Say, checked
+from datapipe.decode.normalize import STORED, Triple, factors
 from datapipe.decode.resize import Product, resize, resize_by_products
 from datapipe.errors import PlanError
-
-_Above = Annotated[float, Within(above=0)]
-_DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
 
 
 @checked(PlanError)
 def normalize_batch(
     images: Tensor,
     mean_std: Annotated[
-        tuple[Triple, tuple[_Above, _Above, _Above]],
+        tuple[Triple, tuple[Positive, Positive, Positive]],
         Say("(mean, std) of three values each, std above 0"),
     ]
     | None,
@@ -56,8 +53,8 @@ def normalize_batch(
             f"images of shape {tuple(images.shape)}: give [N, 3, H, W]; channels_last takes "
             "nothing else"
         )
-    if dtype not in _DTYPES:
-        raise PlanError(f"dtype {dtype} is not one of {', '.join(map(str, _DTYPES))}")
+    if dtype not in STORED:
+        raise PlanError(f"dtype {dtype} is not one of {', '.join(map(str, STORED))}")
     layout = torch.channels_last if channels_last else torch.contiguous_format
     if dtype == torch.uint8:
         if mean_std is not None:

@@ -34,7 +34,8 @@ LOADED_AFTER = 2048 * 336 * 336
 Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
 run that comes this far will come to those. And the first batch must not wait for it."""
 
-_STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
+STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
+"""Dtypes of a batch, and the type of their values in NumPy, which has no bfloat16."""
 
 KERNEL = LateModule("datapipe.decode.pixel_kernels", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
@@ -58,10 +59,10 @@ class Normalizer:
     """
 
     def __init__(self, mean_std: tuple[Triple, Triple] | None, dtype: torch.dtype) -> None:
-        assert dtype in (torch.uint8, torch.float32, torch.bfloat16)
+        assert dtype in STORED
         assert mean_std is None or dtype != torch.uint8
         self.dtype = dtype
-        self.stored = np.dtype(_STORED[dtype])
+        self.stored = np.dtype(STORED[dtype])
         self._scale, self._shift = factors(mean_std)
         self._constants = self._scale.numpy(), self._shift.numpy()
 

@@ -24,7 +24,6 @@ _SUBFILE, _OLD_SUBFILE = 254, 255  # tags of a TIFF
 _REDUCED_OR_MASK = 0b101
 _OLD_REDUCED = 2
 _ANIMATED_WEBP = 0x02  # in the flags of its VP8X chunk
-_PLUGINS = {"tif": "TIFF", "gif": "GIF", "png": "PNG", "webp": "WEBP", "avif": "AVIF"}
 
 
 def count_pages(data: Encoded, info: ImageInfo) -> int:
@@ -36,7 +35,7 @@ def count_pages(data: Encoded, info: ImageInfo) -> int:
     if not _may_have_several(data, info.format):
         return 1
     try:
-        with _open(data, info) as image:
+        with Image.open(io.BytesIO(data), formats=OPENED) as image:
             return max(len(_pages(image)), 1)
     except Exception:
         # Pillow's plugins raise many kinds of exceptions on damaged files; decoding says what is
@@ -53,7 +52,7 @@ def encode_pages(
     together.
     """
     try:
-        with _open(data, info) as image:
+        with Image.open(io.BytesIO(data), formats=OPENED) as image:
             pages = _pages(image)
             pixels = sum(size for _, size in pages)
             if pixels > max_pixels:
@@ -83,12 +82,6 @@ def _may_have_several(data: Encoded, format: str) -> bool:
     if format == "avif":
         return b"avis" in start[8 : int.from_bytes(start[:4], "big")]
     return format in ("tif", "gif")
-
-
-def _open(data: Encoded, info: ImageInfo) -> Image.Image:
-    plugin = _PLUGINS[info.format]
-    assert plugin in OPENED
-    return Image.open(io.BytesIO(data), formats=(plugin,))
 
 
 def _pages(image: Image.Image) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ import torch
 
 from datapipe.declared import (
     AcceptedType,
+    Positive,
     Say,
     Share,
     Within,
@@ -19,7 +20,7 @@ from datapipe.declared import (
     take_options,
 )
 from datapipe.decode.image import MAX_PIXELS
-from datapipe.decode.normalize import Triple
+from datapipe.decode.normalize import STORED, Triple
 from datapipe.decode.presets import NORMALIZATIONS, PRESETS
 from datapipe.decode.resize import Filter
 from datapipe.decode.spec_checks import ONE_SIZE, check_together
@@ -29,8 +30,7 @@ from datapipe.short_repr import short_repr
 
 Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
 
-_DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
-_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+_DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in STORED}
 _MAX_SIDE = 65_535
 _SIDE, _TILE, _TILES, _PATCH = 336, 448, 12, 14
 _USUAL_PATCHES = (14, 16, 32)
@@ -44,10 +44,9 @@ Size = Annotated[
     Side | tuple[Side, Side],
     Say(f"a side or (height, width), each a number of pixels from 1 to {_MAX_SIDE:,}"),
 ]
-Above = Annotated[float, Within(above=0)]
 Normalize = Annotated[
     Annotated[str, take_if(NORMALIZATIONS.__contains__)]
-    | tuple[tuple[Share, Share, Share], tuple[Above, Above, Above]],
+    | tuple[tuple[Share, Share, Share], tuple[Positive, Positive, Positive]],
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
@@ -58,8 +57,8 @@ Dtype = Annotated[
     torch.dtype,
     AcceptedType(torch.dtype | str),
     lambda value: _DTYPE_NAMES.get(value, value),
-    take_if(_DTYPES.__contains__),
-    Say(f"one of {', '.join(map(str, _DTYPES))}"),
+    take_if(STORED.__contains__),
+    Say(f"one of {', '.join(map(str, STORED))}"),
 ]
 Color = Annotated[tuple[Level, Level, Level], Say("(red, green, blue) of 0 to 255 each")]
 Grids = Annotated[
@@ -106,7 +105,7 @@ class VideoSpec:
     min_pixels: Volume = 128 * 28 * 28
     max_pixels: Volume = 768 * 28 * 28
     limits: Literal["frame", "video"] = "frame"
-    tokens_per_second: Above | None = None
+    tokens_per_second: Positive | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "video {}".format)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from datapipe.geometry.sizes import LONGEST
 
@@ -41,8 +42,7 @@ class Box:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A point (x, y) of the original is at (x * scale_x + left, y * scale_y + top).
 
     Coordinates are continuous: (0, 0) is the outer corner of the first pixel, (width, height) that

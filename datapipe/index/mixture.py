@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datapipe.array_types import Int64, UInt16, UInt32
+from datapipe.array_types import Int64, Integers, UInt16, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.files.random_read import Values, read_values, take_values
@@ -226,7 +226,7 @@ class MixtureColumns(Columns):
         return texts
 
 
-def edges_of(counts: Sequence[int] | Int64) -> Int64:
+def edges_of(counts: Sequence[int] | Integers) -> Int64:
     """Return the number of the first item of each of some datasets, and of all: int64 [n + 1]."""
     return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 

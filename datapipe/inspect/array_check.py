@@ -39,12 +39,13 @@ def check_array_files(folder: Path, arrays: Arrays) -> list[Finding]:
     if not {finding.file for finding in found} & set(checked):
         found += check_blocks(folder, checked, arrays.checksums_crc32, "")
     if not found and TEXTS in arrays.files:
+        name = TEXTS
         try:
-            map_npy(folder / TEXTS, "|u1")
+            map_npy(folder / name, "|u1")
             if arrays.image:
-                map_npy(folder / IMAGES, "|u1", (*map(int, arrays.image["size"]), 3))
-        except IndexMismatch as error:
-            name = Path(str(error).partition(" is not")[0]).name
+                name = IMAGES
+                map_npy(folder / name, "|u1", (*map(int, arrays.image["size"]), 3))
+        except IndexMismatch:
             found.append(Finding(file=name, problem="has a damaged header", start=0, stop=HEADER))
     return found
 

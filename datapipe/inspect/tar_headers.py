@@ -159,8 +159,5 @@ class ResyncScanner(TarScanner):
 
 def header_size(header: bytes) -> int | None:
     """Return the size that a header block states; None if its checksum is wrong."""
-    digits = header[148:156].split(b"\0")[0].strip()
-    if not digits or digits.strip(b"01234567"):
-        return None
     total = sum(header) - sum(header[148:156]) + 8 * 32
-    return stated_number(header[124:136]) if int(digits, 8) == total else None
+    return stated_number(header[124:136]) if stated_number(header[148:156]) == total else None

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
 from datapipe.loader.loader import Loader
@@ -291,10 +290,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             dataset_edges=None if origin.is_alone else origin.edges,
         )
     if not summary.steps:
-        raise PlanError(
-            f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
-            f"than the {options.share} that all ranks take"
-        )
+        raise schedule.no_step(epoch)
     each: list[Lengths] = []
     for part in origin.parts:
         each.append(look_at_lengths(part.data.dataset(), part.selection(), schedule.plan))

@@ -28,6 +28,7 @@ from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.options import LoaderOptions
 
 logger = logging.getLogger(__name__)
+_log_once = functools.cache(logger.log)
 
 Auto = Literal["auto"]
 
@@ -157,8 +158,3 @@ def _named(value: Any) -> Any:
         fields = {name: _named(getattr(value, name)) for name in value.__dataclass_fields__}
         return [type(value).__qualname__, fields]
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-@functools.cache
-def _log_once(level: int, message: str) -> None:
-    logger.log(level, "%s", message)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.decoder import DaliDecoder
 
 logger = logging.getLogger(__name__)
+_log_once = cache(logger.info)
 
 # Images that DALI takes at once; larger batches are cut. A GPU has more to do at a time.
 _TOGETHER, _TOGETHER_ON_GPU = 64, 256
@@ -345,8 +346,3 @@ def _unfit_for_dali(work: SampleWork, image: ImageSpec, kind: Workers) -> str | 
     except PlanError as error:
         return str(error)
     return None if installed() else f"DALI is not installed: {install_command('dali')}"
-
-
-@cache
-def _log_once(message: str) -> None:
-    logger.info("%s", message)

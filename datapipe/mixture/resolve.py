@@ -116,7 +116,8 @@ class _Resolver:
         self._mixture = mixture
         self._step = step
         self._counts: list[int] = sizes.tolist()
-        self._means: list[float] | None = None if tokens is None else tokens.tolist()
+        # Mean tokens of a sample of each; empty if they are not known
+        self._means: list[float] = [] if tokens is None else tokens.tolist()
         self._numbers = {dataset.name: n for n, dataset in enumerate(mixture.datasets)}
         for name, count in zip(self._numbers, self._counts, strict=True):
             if count < 1:
@@ -124,7 +125,7 @@ class _Resolver:
                     f"dataset {shorten(name)} has no sample that takes part; change its where or "
                     "limit, or leave it out"
                 )
-        if self._means is None and mixture.weights == "tokens":
+        if not self._means and mixture.weights == "tokens":
             raise PlanError(
                 "weights by tokens need the tokens of each dataset; give text=TextSpec(...), or "
                 "weights by samples"
@@ -223,7 +224,6 @@ class _Resolver:
 
         divide(self._mixture.children, 1.0, "the mixture")
         if by_tokens:
-            assert self._means is not None
             found = [share / mean for share, mean in zip(found, self._means, strict=True)]
         total = fsum(found)
         return tuple(share / total for share in found)
@@ -236,7 +236,6 @@ class _Resolver:
         number = self._numbers[child.name]
         if not by_tokens:
             return times * self._counts[number]
-        assert self._means is not None
         return times * (self._counts[number] * self._means[number])
 
     def _start(self, amount: Amount, segments: _Segments, said: str) -> int:
@@ -269,7 +268,7 @@ class _Resolver:
             number, unit = number * self._step.number, self._step.unit
         if unit == "samples":
             return number, False
-        if self._means is None:
+        if not self._means:
             raise PlanError(
                 f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "
                 "amount in samples"
@@ -277,7 +276,6 @@ class _Resolver:
         return number, True
 
     def _mean_tokens(self, rates: Sequence[float]) -> float:
-        assert self._means is not None
         return fsum(rate * mean for rate, mean in zip(rates, self._means, strict=True))
 
 

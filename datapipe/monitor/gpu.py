@@ -23,6 +23,7 @@ from datapipe.monitor.loop_timer import ENTER, TurnParts
 from datapipe.profile.measure.usage import Sampler
 
 logger = logging.getLogger(__name__)
+_log_once = cache(logger.log)
 
 _EVERY = 0.25  # seconds
 _MOST_PENDING = 256  # turns that the host may be ahead
@@ -162,8 +163,3 @@ def find_gpu() -> Gpu | None:
         _log_once(logging.WARNING, f"GPU utilization is unknown: {why}")
         return None
     return gpu
-
-
-@cache
-def _log_once(level: int, message: str) -> None:
-    logger.log(level, "%s", message)

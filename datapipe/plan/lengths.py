@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Int64, Integers
-from datapipe.plan.ragged import edges
+from datapipe.plan.ragged import edges, owners, totals
 from datapipe.text.frames import Frames, bounds
 
 
@@ -47,7 +47,7 @@ def planned(
     sums = edges(image_counts)
     tokens: Int64 = text_tokens + np.diff(sums[image_offsets])
     cut: Int64 = tokens.copy() if limit is None else np.minimum(tokens, limit)
-    owner = _owners(image_offsets)
+    owner = owners(image_offsets)
     first = image_at + sums[:-1] - sums[image_offsets[:-1]][owner]  # token of each image
     start, stop = bounds(first, image_counts, wrap, frames, video_wrap)
     start, stop = np.maximum(start, 0), np.minimum(stop, tokens[owner])
@@ -55,25 +55,17 @@ def planned(
     while (inside := (start < cut[owner]) & (cut[owner] < stop)).any():
         np.minimum.at(cut, owner[inside], start[inside])
     kept = stop <= cut[owner]
-    image_tokens = _totals(np.where(kept, image_counts, 0), image_offsets)
+    image_tokens = totals(np.where(kept, image_counts, 0), image_offsets)
     text = cut - image_tokens
 
-    trained = np.minimum(label_stop, text[_owners(label_offsets)]) - label_start
+    trained = np.minimum(label_stop, text[owners(label_offsets)]) - label_start
     # Nothing precedes the first token of a sample to predict it from.
-    leading_images = _totals(np.where(image_at == 0, image_counts, 0), image_offsets)
-    labelled_first = _totals(label_start == 0, label_offsets) > 0
+    leading_images = totals(np.where(image_at == 0, image_counts, 0), image_offsets)
+    labelled_first = totals(label_start == 0, label_offsets) > 0
     unpredicted = labelled_first & (leading_images == 0) & (text > 0)
     return Planned(
         tokens=cut,
-        labels=_totals(np.maximum(trained, 0), label_offsets) - unpredicted,
-        images=_totals(kept.astype(np.int64), image_offsets),
+        labels=totals(np.maximum(trained, 0), label_offsets) - unpredicted,
+        images=totals(kept.astype(np.int64), image_offsets),
         image_tokens=image_tokens,
     )
-
-
-def _owners(offsets: Int64) -> Int64:
-    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-
-
-def _totals(values: Integers, offsets: Int64) -> Int64:
-    return np.diff(edges(values)[offsets])

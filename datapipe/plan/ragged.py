@@ -19,6 +19,16 @@ def edges(counts: Integers) -> Int64:
     return offsets
 
 
+def owners(offsets: Int64) -> Int64:
+    """Return the row of each item: int64 [items]. `offsets` are those of the rows."""
+    return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+
+
+def totals(values: Integers, offsets: Int64) -> Int64:
+    """Add up the values of each row: int64 [n]. `offsets` are those of the rows, [n + 1]."""
+    return np.diff(edges(values)[offsets])
+
+
 def spans(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
     """Return where some rows begin, and how many items each has: int64 [n] each.
 
@@ -47,7 +57,7 @@ def ranges(starts: Int64, counts: Int64) -> Int64:
     return np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
 
 
-def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
+def grouped(values: Integers) -> Iterator[tuple[int, Int64]]:
     """Yield each of some values, ascending, with the indices that it is at: int64."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]

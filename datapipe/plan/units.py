@@ -9,11 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Int64, UInt64
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, places, totals
 
 PASS_BIT = 40
 """Bits of a sample's number; the bits above it in `Units.samples` count the passes of its dataset.
 Only mixtures count them there, since their datasets are passed at different rates."""
+
+
+def numbers_of(samples: Int64) -> Int64:
+    """Return the numbers of samples that may have their passes: int64 [n]."""
+    return samples & ((1 << PASS_BIT) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Units:
     @property
     def numbers(self) -> Int64:
         """Return the numbers of the samples: int64 [n]."""
-        return self.samples & ((1 << PASS_BIT) - 1)
+        return numbers_of(self.samples)
 
     @property
     def passes(self) -> Int64:
@@ -95,7 +100,7 @@ class Units:
 
     def total(self, values: Int64) -> Int64:
         """Add up values of the samples of each unit: int64 [n] to int64 [U]."""
-        return np.diff(edges(values)[self.offsets])
+        return totals(values, self.offsets)
 
     @staticmethod
     def join(parts: Sequence[Units]) -> Units:

@@ -9,7 +9,7 @@ from shlex import quote
 from datapipe.errors import PlanError
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import WORTH, Forecast, Remedy, predict, rank
+from datapipe.profile.forecast import WORTH, Forecast, Remedy, predict
 from datapipe.profile.image_remedies import image_remedies
 from datapipe.profile.measure.alone import library_stage
 from datapipe.profile.pipeline import run_pipeline
@@ -22,12 +22,12 @@ _STORAGE = 0.1  # share of reads from storage, from which on a page cache is wor
 
 
 def predict_remedies(loader: Loader, forecast: Forecast, *, shards: str) -> list[Remedy]:
-    """Predict the remedies that apply to a loader, the best first."""
+    """Predict the remedies that apply to a loader."""
     found = [*_page_cache(loader, forecast, shards)]
     if library_stage(loader.components().context) != "decode":
         # DALI has threads of its own, and does not work in processes.
         found += [*_workers(forecast), *_processes(forecast)]
-    return rank([*found, *image_remedies(loader, forecast, shards)])
+    return [*found, *image_remedies(loader, forecast, shards)]
 
 
 def other_decoder(

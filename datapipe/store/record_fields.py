@@ -279,10 +279,7 @@ def read_fields(
                 progress.advance(chunk.stop - chunk.start)
                 if chunk.last:
                     key = partial(_key, dataset, chunk.stop - len(values[0]))
-                    yield (
-                        chunk.shard,
-                        {name: as_array(name, values.pop(0), key) for name in names},
-                    )
+                    yield chunk.shard, {n: as_array(n, values.pop(0), key) for n in names}
                     values = [[] for _ in names]
     if unread:
         told = "records that cannot be read, and have no fields: %s, such as %s"

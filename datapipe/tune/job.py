@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Annotated, Any
 
 from datapipe.cpus import WorkerCount
-from datapipe.declared import Count, Say, Seconds, Within, checked
+from datapipe.declared import Count, Part, Positive, Say, Seconds, checked
 from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.tune.choice import MARGIN, choose
@@ -26,8 +26,7 @@ _TO_TRY = "the numbers to try, such as"
 MakeLoader = Annotated[
     Make, Say("a function of num_workers and prefetch_factor that returns a loader")
 ]
-Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
-MemoryLimit = Annotated[float, Within(above=0), Say("bytes, above 0")]
+MemoryLimit = Annotated[Positive, Say("bytes, above 0")]
 
 logger = logging.getLogger(__name__)
 

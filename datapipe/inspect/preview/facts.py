@@ -19,7 +19,7 @@ from datapipe.inspect.preview.pictures import show_file
 from datapipe.loader.batch.sample_rows import read_rows
 from datapipe.loader.loader import Loader
 from datapipe.pack.journal import REJECTS
-from datapipe.plan.units import PASS_BIT
+from datapipe.plan.units import numbers_of
 
 DRAWN = 50_000
 """Number of samples, from the beginning of the epoch, that the figures describe."""
@@ -33,7 +33,7 @@ def dataset_facts(loader: Loader) -> dict[str, Any]:
     source = loader.components().schedule.origin.source
     # A mixture whose weights change is drawn from phase by phase.
     count = min(*source.bounds(loader.epoch)[1:2], source.count, DRAWN)
-    drawn = source.draw(loader.epoch, 0, count) & ((1 << PASS_BIT) - 1)
+    drawn = numbers_of(source.draw(loader.epoch, 0, count))
     columns = loader.dataset.columns
     widths, heights, offsets = columns.image_sides(drawn)
     values: dict[str, Any] = {

@@ -19,14 +19,10 @@ import torch
 from torch import Tensor
 
 from datapipe.array_types import UInt8
+from datapipe.decode.normalize import STORED
 from datapipe.errors import PlanError
 
 logger = logging.getLogger(__name__)
-
-
-# NumPy has no bfloat16: such tensors are made as integers of the same size and viewed.
-_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
-
 
 _ALIGNMENT = 64  # bytes; a cache line, as kernels like it
 
@@ -77,7 +73,7 @@ class BufferPool:
             return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         buffer = self._take(size + _ALIGNMENT)
         start = -buffer.ctypes.data % _ALIGNMENT
-        view = buffer[start : start + size].view(_NUMPY[dtype]).reshape(shape)
+        view = buffer[start : start + size].view(STORED[dtype]).reshape(shape)
         tensor = torch.from_numpy(view)
         return tensor.view(dtype) if tensor.dtype != dtype else tensor
 

@@ -64,12 +64,10 @@ class BatchBuilder:
         self._totals = rows.counts
         self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
-        self._reader = SampleReader(
-            *(context, step, rows, self._loaded, self._loaded == self._totals)
-        )
+        self._reader = SampleReader(context, step, rows, self._loaded)
+        texts = not context.tokens or context.transform is not None
         self._metadata = SampleMetadata(
-            *(context.options.meta, context.dataset, samples, rows.keys),
-            texts=not context.tokens or context.transform is not None,
+            context.options.meta, context.dataset, samples, rows.keys, texts=texts
         )
         self._tokens: TokenSlots | None = None
         if context.tokens:
@@ -78,7 +76,7 @@ class BatchBuilder:
         self.images: ImageSlots | None = None  # of the batch; None without any
         if context.images:
             slots = ImageSlots if context.images.videos is None else VideoSlots
-            self.images = slots(*(context.images, samples, self._counts, step.keys.of, resident))
+            self.images = slots(context.images, samples, self._counts, step.keys.of, resident)
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
         # and they should end together.
@@ -207,25 +205,21 @@ class BatchBuilder:
 
     def _read(self, slots: list[int], watch: Watch) -> dict[int, _SlotContent]:
         """Read the samples in some slots. Return those that are good."""
-        shards, read = self._rows.shards[slots].tolist(), {}
-        for slot, shard in zip(slots, shards, strict=True):
+        read = {}
+        for slot in slots:
             if self._excluded[slot]:
                 self._empty(slot)
                 continue
             try:
-                members = self._rows.of_sample(slot)
-                read[slot] = self._read_sample(slot, shard, members, watch)
+                read[slot] = self._read_sample(slot, watch)
             except SampleError as error:
                 self._fail(slot, error)
         return read
 
-    def _read_sample(
-        self, slot: int, shard: int, members: list[Member], watch: Watch
-    ) -> _SlotContent:
+    def _read_sample(self, slot: int, watch: Watch) -> _SlotContent:
         watch.at(self, slot, "read")
-        total = int(self._totals[slot])
         try:
-            found = self._reader.read(slot, shard, members, total)
+            found = self._reader.read(slot)
         except BadMember as bad:
             raise self._located(DecodeError(str(bad)), slot, bad.member) from bad
         watch.moved(sum(map(len, found.contents)))
@@ -235,11 +229,9 @@ class BatchBuilder:
                 parts.add(member, data)
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        here = len(parts.images) if found.ready is None else self._loaded[slot]
-        if self.images is not None and here != self._loaded[slot]:
-            missing = MissingMember(
-                f"{len(parts.images)} images found, the index says {self._counts[slot]}"
-            )
+        here, wanted = len(parts.images), self._loaded[slot]
+        if self.images is not None and found.ready is None and here != wanted:
+            missing = MissingMember(f"{here} images found, the index says {wanted}")
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)
         return _SlotContent(self._text(slot, parts), parts.images, found)

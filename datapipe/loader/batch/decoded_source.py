@@ -18,7 +18,7 @@ from datapipe.cache.entries import FACTS
 from datapipe.errors import SampleError
 from datapipe.index.members import Kind, SampleParts, member_kind
 from datapipe.loader.batch.sample_rows import SampleRows
-from datapipe.plan.ragged import edges, grouped, places, ranges
+from datapipe.plan.ragged import edges, grouped, owners, places, ranges
 from datapipe.store.arrays import IMAGES, TEXTS
 from datapipe.store.mixture import MixtureArrays
 
@@ -61,11 +61,10 @@ class BatchTextMembers:
         Return the n samples without images, and each damaged member: index in `members`, sample
         from 0 to n, and the reason.
         """
-        samples = len(self.bounds) - 1
-        parts = [SampleParts() for _ in range(samples)]
+        parts = [SampleParts() for _ in self.bounds[1:]]
         damaged = []
-        owners = np.repeat(np.arange(samples), np.diff(self.bounds)).tolist()
-        for index, (owner, kind, data) in enumerate(zip(owners, self.kinds, contents, strict=True)):
+        items = zip(owners(self.bounds).tolist(), self.kinds, contents, strict=True)
+        for index, (owner, kind, data) in enumerate(items):
             try:
                 parts[owner].add_text(kind, data)
             except SampleError as error:
@@ -179,10 +178,10 @@ class ArraySource(DecodedSource):
         found = {}
         if self.arrays.size:
             counts = self.counts[slots]
-            owners = np.repeat(slots, counts)
+            slot_of = np.repeat(slots, counts)
             bad = self.arrays.damaged_images(ranges(self.rows.images[slots], counts))
             reason = f"its image in {IMAGES} is not the one that was written; {_REMEDY}"
-            found = dict.fromkeys(owners[bad].tolist(), reason)
+            found = dict.fromkeys(slot_of[bad].tolist(), reason)
         members, parts = texts.members.tolist(), self._parts_of(slots, texts)
 
         def is_whole(index: int) -> bool:
@@ -191,9 +190,9 @@ class ArraySource(DecodedSource):
             return held.verify(member, text)
 
         bad = self.arrays.damaged_texts(self.rows.members[texts.members], is_whole)
-        owners = np.repeat(slots, np.diff(texts.bounds))
+        slot_of = np.repeat(slots, np.diff(texts.bounds))
         reason = f"its text in {TEXTS} is not the one that was written; {_REMEDY}"
-        return found | dict.fromkeys(owners[bad].tolist(), reason)
+        return found | dict.fromkeys(slot_of[bad].tolist(), reason)
 
     def _parts_of(self, slots: Int64, texts: BatchTextMembers) -> list[int]:
         parts: list[int] = np.repeat(self.rows.parts[slots], np.diff(texts.bounds)).tolist()

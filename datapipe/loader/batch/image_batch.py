@@ -25,7 +25,7 @@ from datapipe.index.columns import Columns
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.schedule.image_token_counts import frames_of
-from datapipe.plan.ragged import edges, grouped, places, ranges, spans
+from datapipe.plan.ragged import edges, grouped, owners, places, ranges, spans
 from datapipe.plan.rng import derive
 from datapipe.text.frames import Frames
 
@@ -194,13 +194,13 @@ class ImageSlots:
             assert kept is not None
             facts, values = self._kept_part(slot, number, room)
             placement = kept.place(image, values)
-            facts[:] = _facts(placement, image.width, image.height)
+            facts[:] = (*placement, image.width, image.height)
             self._finish(slot, number, facts, values, rows)
             return
         at = self._starts[slot] + number
         placement = self._transform(slot, at).place(image, rows, self._draw(slot, number))
         if self._geometry is not None:
-            self._geometry[at] = _facts(placement, image.width, image.height)
+            self._geometry[at] = (*placement, image.width, image.height)
 
     def restore_many(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
         """Do `restore` for the samples in some slots at once; return False if that is impossible.
@@ -219,8 +219,7 @@ class ImageSlots:
         begins = np.repeat(starts + source.before, counts) + numbers * step
         mirrored = np.zeros(len(images), bool)
         if any(each.spec.flip for each in self._context.transforms):
-            owners = np.repeat(slots, counts).tolist()
-            drawn = zip(owners, numbers.tolist(), strict=True)
+            drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)
             mirrored[:] = [self._is_mirrored(slot, number) for slot, number in drawn]
         rows = self._rows[images]  # each image is one row
         one_each = bool((counts == 1).all())
@@ -283,12 +282,11 @@ class ImageSlots:
             values = values[..., ::-1].copy()
         transform.finish(values, rows)
         if self._geometry is not None:
+            at = self._starts[slot] + number
             placement = Placement(*facts[:4].tolist())
             if mirrored:
                 placement = placement.mirrored(transform.spec.width)
-            self._geometry[self._starts[slot] + number] = _facts(
-                placement, *self._sides[self._starts[slot] + number]
-            )
+            self._geometry[at] = (*placement, *self._sides[at])
 
     def keep(self, slot: int, number: int, data: bytes) -> None:
         """Keep an encoded image until all of them are decoded together."""
@@ -300,10 +298,9 @@ class ImageSlots:
         decoder = self._context.decoder
         assert decoder is not None
         assert self._encoded is not None
-        count = len(self._encoded)
-        slots = (np.searchsorted(self.first, np.arange(count), side="right") - 1).tolist()
+        slots: list[int] = owners(self.first).tolist()
         draws = [self._draw(slot, image - self._starts[slot]) for image, slot in enumerate(slots)]
-        padding = [None] * (self._shape[0] - count)
+        padding = [None] * (self._shape[0] - len(slots))
         self.pixels, failed = decoder.decode(
             [*self._encoded, *padding], [*draws, *padding], [*self._sides, *padding]
         )
@@ -312,7 +309,7 @@ class ImageSlots:
                 if data is not None:
                     sides = self._sides[image]
                     placed = decoder.placement(*sides, draws[image])
-                    self._geometry[image] = _facts(placed, *sides)
+                    self._geometry[image] = (*placed, *sides)
         self._encoded = None
         return {slots[image]: error for image, error in failed.items()}
 
@@ -379,8 +376,3 @@ class ImageSlots:
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
         return self._context.columns.image_sides(self._samples, self._images)[:2]
-
-
-def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:
-    """Return a row of `image_geometry`."""
-    return placement.scale_x, placement.scale_y, placement.left, placement.top, width, height

@@ -244,12 +244,11 @@ class TokenSlots:
                     failed[slot] = result
                     continue
                 try:
-                    seconds = self._kinds[slot].seconds(texts[slot], self._number(slot))
+                    self._seconds[slot] = self._kinds[slot].seconds(texts[slot], self._number(slot))
                 except DecodeError as error:
                     failed[slot] = error
-                    continue
-                self._seconds[slot] = seconds
-                self._write_text(slot, result, bool(valid[slot]))
+                else:
+                    self._write_text(slot, result, bool(valid[slot]))
         return failed
 
     def empty(self, slot: int) -> None:

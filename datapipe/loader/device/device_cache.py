@@ -23,7 +23,7 @@ from datapipe.index.files.random_read import gather_counts
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, frames_taken, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
-from datapipe.plan.ragged import edges, ranges
+from datapipe.plan.ragged import edges, ranges, totals
 
 
 class DeviceCache:
@@ -175,11 +175,7 @@ class DeviceCache:
             *placed, width, _ = geometry[image].tolist()
             if width:  # else it failed, and has no placement
                 made = Placement(*placed).mirrored(self._rows.shape[-1])
-                geometry[image, :4] = torch.tensor(
-                    [made.scale_x, made.scale_y, made.left, made.top],
-                    dtype=torch.float64,
-                    device="cpu",
-                )
+                geometry[image, :4] = torch.tensor(made, dtype=torch.float64, device="cpu")
 
 
 class _BatchRows:
@@ -191,8 +187,7 @@ class _BatchRows:
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every
         widths, heights, self.images = columns.image_sides(self.samples, self.counts)
-        image_rows = edges(transform.rows(widths, heights))
-        self.rows: Int64 = np.diff(image_rows[self.images])
+        self.rows = totals(transform.rows(widths, heights), self.images)
         resident = step.resident
         self.resident: Bools = np.zeros(len(self.samples), bool) if resident is None else resident
         self.edges: Int64 = edges(self.rows)

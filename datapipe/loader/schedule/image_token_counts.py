@@ -17,7 +17,7 @@ from datapipe.geometry.tiles import per_tile
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.index.images.header import is_stored_image
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, owners, places
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
 from datapipe.text.markup import ImageRuns
@@ -270,11 +270,11 @@ def frames_of(columns: Columns, samples: Int64) -> Frames | None:
     members, bounds = places(columns.sample_member, samples)
     codes = gather(columns.member_ext, members)
     images = is_image[codes]
-    owners = np.repeat(np.arange(len(samples)), np.diff(bounds))[images]
+    owner = owners(bounds)[images]
     videos = video_of[codes[images]]
     count = len(videos)
     begins = np.ones(count, bool)
-    begins[1:] = (owners[1:] != owners[:-1]) | (videos[1:] != videos[:-1]) | (videos[1:] < 0)
+    begins[1:] = (owner[1:] != owner[:-1]) | (videos[1:] != videos[:-1]) | (videos[1:] < 0)
     first = np.flatnonzero(begins)
     group = edges(begins)[1:] - 1
     length = np.diff(np.append(first, count))[group]

@@ -21,9 +21,9 @@ from datapipe.loader.schedule.mixture.part import MixturePart, key_of
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving, Rates
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import edges
+from datapipe.plan.ragged import grouped
 from datapipe.plan.rng import derive
-from datapipe.plan.units import PASS_BIT, Identities, Sizes
+from datapipe.plan.units import PASS_BIT, Identities, Sizes, numbers_of
 
 _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
@@ -221,9 +221,8 @@ class Origin:
 
     def _measure(self, samples: Int64) -> Sizes:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
-        numbers = samples & ((1 << PASS_BIT) - 1)
-        sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
-        for number, chosen, own in split_by_part(self.edges, numbers):
+        sizes = Sizes(*np.empty((5, len(samples)), np.int64))
+        for number, chosen, own in split_by_part(self.edges, numbers_of(samples)):
             found = self.parts[number].text().measure(own)
             for column, values in zip(sizes.columns, found.columns, strict=True):
                 column[chosen] = values
@@ -281,13 +280,9 @@ class _DrawnLeg:
         numbers, turns = self.interleaving.draws(start - first, stop - first)
         if len(self._parts) == 1:
             return self._take(0, turns)
-        # Small numbers are sorted four times as fast.
-        order = np.argsort(numbers.astype(np.min_scalar_type(len(self._parts))), kind="stable")
-        counts = np.bincount(numbers, minlength=len(self._parts))
-        bounds = edges(counts).tolist()
         samples = np.empty_like(turns)
-        for number in np.flatnonzero(counts).tolist():
-            chosen = order[bounds[number] : bounds[number + 1]]
+        # Small numbers are sorted four times as fast.
+        for number, chosen in grouped(numbers.astype(np.min_scalar_type(len(self._parts)))):
             samples[chosen] = self._take(number, turns[chosen])
         return samples
 

@@ -119,11 +119,15 @@ class Schedule:
                     return
             if run.position.epoch == epoch:  # nothing was left of it
                 if fresh and not self.exclusion.units.get(epoch):
-                    raise PlanError(
-                        f"epoch {epoch} has no step: drop_last leaves out the only one, since its "
-                        f"units are fewer than the {self.options.share} of a step"
-                    )
+                    raise self.no_step(epoch)
                 run = replace(run, position=Position(epoch + 1))
+
+    def no_step(self, epoch: int) -> PlanError:
+        """Return the error for an epoch whose only step has too few units for all ranks."""
+        return PlanError(
+            f"epoch {epoch} has no step: drop_last leaves out the only one, since its units are "
+            f"fewer than the {self.options.share} of a step"
+        )
 
     def end(self, run: Run) -> Run:
         """Return the run that the state has once a run is over.

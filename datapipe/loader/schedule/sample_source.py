@@ -23,7 +23,7 @@ from datapipe.loader.schedule.image_token_counts import ImageSizes, frames_of, i
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, places, totals
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 from datapipe.store.record_fields import where_columns
@@ -168,9 +168,9 @@ class TextSizes(TextRule):
         widths, heights, offsets = self.dataset.columns.image_sides(samples)
         frames = self.frames(self.dataset.columns, samples)
         images = np.diff(offsets)
-        tokens = edges(self.images.count("tokens", widths, heights, frames, images))[offsets]
-        rows = edges(self.images.count("rows", widths, heights, frames, images))[offsets]
-        return images, np.diff(tokens), np.diff(rows)
+        tokens = self.images.count("tokens", widths, heights, frames, images)
+        rows = self.images.count("rows", widths, heights, frames, images)
+        return images, totals(tokens, offsets), totals(rows, offsets)
 
 
 @dataclass(frozen=True, kw_only=True)

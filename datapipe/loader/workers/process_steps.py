@@ -10,8 +10,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any
@@ -113,7 +113,8 @@ class BatchWorkerFactory:
 
     context: BatchContext  # with a `RegionPool` for its pool
     file: SharedFile  # memory for the batches
-    level: int  # of messages that the parent's log takes
+    # Of messages that the parent's log takes
+    level: int = field(default_factory=logging.getLogger("datapipe").getEffectiveLevel)
 
     def __call__(self) -> BatchWorker:
         torch.set_num_threads(1)
@@ -125,6 +126,12 @@ class BatchWorkerFactory:
         images = self.context.images
         pool: Any = RegionPool(self.file) if images is None else images.pool
         return BatchWorker(self.context, self.file, pool, log)
+
+
+def context_reducers(file: SharedFile) -> dict[type, Callable[[Any], Any]]:
+    """Return the functions that reduce the arrays and the pool of a context for a worker."""
+    pool = RegionPool, (file,)
+    return {np.ndarray: reduce_array, np.memmap: reduce_array, BufferPool: lambda _: pool}
 
 
 @dataclass
@@ -251,21 +258,13 @@ class ProcessSteps(StepWorkers[RemoteJob]):
         self._tasks = itertools.count(1)  # of all runs
         try:
             self._pool: ProcessPool[BatchTask, Report] = ProcessPool(
-                BatchWorkerFactory(
-                    context=context,
-                    file=file,
-                    level=logging.getLogger("datapipe").getEffectiveLevel(),
-                ),
+                BatchWorkerFactory(context=context, file=file),
                 workers,
                 ahead=ahead,
                 modules=_MODULES,
                 describe=lambda task: context.describe_step(task.step),
                 remedy="use fewer num_workers, or a smaller prefetch_factor or batch_size",
-                reducers={
-                    np.ndarray: reduce_array,
-                    np.memmap: reduce_array,
-                    BufferPool: lambda pool: (RegionPool, (file,)),
-                },
+                reducers=context_reducers(file),
             )
         except WorkerError as error:
             raise PlanError(f"workers='processes': {error}") from error

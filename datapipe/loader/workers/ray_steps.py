@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import io
 import itertools
-import logging
 import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,12 +30,12 @@ from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.workers.executor import PinnedResults, StepWorkers
-from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
+from datapipe.loader.workers.ipc import BatchTask, Report, load_batch
 from datapipe.loader.workers.process_steps import (
     BatchWorker,
     BatchWorkerFactory,
-    RegionPool,
     RemoteJob,
+    context_reducers,
 )
 from datapipe.loader.workers.shared_memory import Region, SharedFile
 from datapipe.workers.protocol import Results
@@ -185,11 +184,7 @@ def _dump(context: BatchContext) -> bytes:
     from ray import cloudpickle
 
     dataset, file = context.dataset, SharedFile(1)
-    level = logging.getLogger("datapipe").getEffectiveLevel()
-    reducers: dict[type, Callable[[Any], Any]] = {
-        np.ndarray: reduce_array,
-        np.memmap: reduce_array,
-        BufferPool: lambda pool: (RegionPool, (file,)),
+    reducers = context_reducers(file) | {
         SharedFile: lambda file: (_own_memory, ()),
         Dataset: lambda dataset: (dataset.opener, ()),
         Columns: lambda columns: (
@@ -209,7 +204,7 @@ def _dump(context: BatchContext) -> bytes:
     buffer = io.BytesIO()
     pickler: Any = NodePickler(buffer, protocol=5)
     try:
-        pickler.dump(BatchWorkerFactory(context=context, file=file, level=level))
+        pickler.dump(BatchWorkerFactory(context=context, file=file))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise PlanError(f"workers='ray': objects of a batch cannot be sent: {error}") from error
     return pickle_factory(

@@ -50,14 +50,14 @@ class UsageMeter:
         """Count from now on, as if it began here. The peak of memory stays."""
         if self._probe:
             self._probe.counted = self._probe.sums
-        self._busy, self._cpu = busy_seconds(), cpu_seconds(own_tree())
+        self._busy, self._cpu = busy_seconds(), cpu_seconds()
         self._began = time.perf_counter()
 
     def stop(self) -> Usage:
         """End, and return the usage. Later calls return the same."""
         if self._usage is not None:
             return self._usage
-        cpu, busy = cpu_seconds(own_tree()) - self._cpu, busy_seconds() - self._busy
+        cpu, busy = cpu_seconds() - self._cpu, busy_seconds() - self._busy
         seconds, cores = time.perf_counter() - self._began, available_cpus()
         spare = len(own_cpus()) - cores  # CPUs beyond a quota
         self._usage = Usage(
@@ -174,14 +174,14 @@ def own_tree() -> list[psutil.Process]:
     return [own]
 
 
-def cpu_seconds(tree: list[psutil.Process]) -> float:
-    """Return the CPU time of a tree that begins with this process, and of its ended processes.
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of all that it has started, ended ones included.
 
     A process that ends hands its time to the one that waits for it, so the sum never falls.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + ended.ru_utime + ended.ru_stime
-    for process in tree[1:]:
+    for process in own_tree()[1:]:
         with suppress(*_GONE):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system

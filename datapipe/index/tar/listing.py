@@ -217,7 +217,7 @@ def refuse_urls(names: list[str]) -> None:
 def _refuse_compressed(said: str, paths: list[Path]) -> None:
     compressed = [path for path in paths if path.name.lower().endswith(COMPRESSED_TARS)]
     if compressed:
-        tool = DECOMPRESS.get(compressed[0].suffix.lower()[1:], "gunzip")
+        tool = DECOMPRESS[compressed[0].suffix.lower()[1:]]
         count = f"{len(compressed):,} shards are" if len(compressed) > 1 else "1 shard is"
         command = f"{tool} {shlex.quote(str(compressed[0]))}"
         raise IndexMismatch(

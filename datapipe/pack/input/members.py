@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.ignore import ignored_by, why_ignored
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
 from datapipe.index.tar import contents
-from datapipe.index.tar.grouping import Group, Grouped, split_name
+from datapipe.index.tar.grouping import Group, Grouped, ext_of
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.raw_sample import (
     Blob,
@@ -33,10 +32,7 @@ from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
 def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]:
     """Return the members of a sample in a tar as (content, bytes)."""
     return [
-        (
-            contents.content_of((split_name(m.name) or ("", ""))[1], m.start),
-            Blob(path, m.offset, m.size, m.name),
-        )
+        (contents.content_of(ext_of(m.name), m.start), Blob(path, m.offset, m.size, m.name))
         for m in group.members
     ]
 
@@ -44,16 +40,12 @@ def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]
 def read_members(
     tar: TarScanner, ignore: Sequence[str], notes: Notes, label: str
 ) -> Iterator[TarMember]:
-    """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
-    for member in contents.with_starts(tar):
-        if ignore and (pattern := ignored_by(member.name, ignore)):
-            notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
-        else:
-            yield member
-    for name, why in tuple(tar.unread):
-        if pattern := ignored_by(name, ignore):
-            notes.leave_out(f"{label}:{printable(name)}", why_ignored(pattern))
-            tar.unread.remove((name, why))
+    """Yield the members of a tar as `kept_members` does; those that `--ignore` names are noted."""
+
+    def leave_out(name: str, reason: str) -> None:
+        notes.leave_out(f"{label}:{printable(name)}", reason)
+
+    return contents.kept_members(tar, ignore, leave_out)
 
 
 def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:

@@ -138,14 +138,13 @@ class Job:
         PackError if the output is another's, or its state does not fit to `append`.
         """
         begun = begun_on(self.out)
-        appending = before is not None and begun == before.fingerprint
-        if append and before is None:
+        if before is None:
+            if not append:
+                return False
             state = "no dataset yet: make it with"
             if begun is not None:
                 state = "unfinished: finish it first, with"
             raise PackError(f"{self.out} is {state} the command without --append")
-        if before is None:
-            return False
         if before.foreign:
             raise PackError(
                 f"{self.out} holds shards that someone else wrote, indexed where they are; give a "
@@ -164,7 +163,7 @@ class Job:
                 "samples; pack into a new folder, and `datapipe merge` both"
             )
         if not append:
-            if appending:
+            if begun == before.fingerprint:
                 raise PackError(
                     f"{self.out}: data was being appended here; finish that first, with the same "
                     "command and --append"

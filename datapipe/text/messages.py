@@ -21,7 +21,7 @@ from datapipe.text.conversation import (
 )
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
-from datapipe.text.sample_text import raw_text
+from datapipe.text.sample_text import encode, raw_text
 from datapipe.text.videos import VIDEO_PLACE, Video, mark_videos, read_videos
 
 Medium = Video | None
@@ -251,13 +251,7 @@ def _split(texts: Sequence[str], sample: SampleText) -> tuple[list[list[Piece]],
     if any(media):
         texts, place = [mark_videos(text) for text in texts], _PLACE_OR_VIDEO
     for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DecodeError(
-                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
-                f"{error.start}, half of a character that was cut in two; repair the text"
-            ) from error
+        encode(text)  # or it is refused
     stretches = [place.split(text) for text in texts]  # every other one is a mark
     _check_places([mark == VIDEO_PLACE for parts in stretches for mark in parts[1::2]], media)
     rest = iter(media)

@@ -32,7 +32,6 @@ from datapipe.pack.journal import (
     refuse_foreign,
     remove_finished,
     remove_working_folder,
-    same_inputs,
     same_options,
     working_folder,
 )
@@ -41,7 +40,7 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
-from datapipe.pack.same_inputs import refuse_changed
+from datapipe.pack.same_inputs import refuse_changed, same_inputs
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sink, in_shards
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show

@@ -204,18 +204,22 @@ def _are_of_gemini(turns: Any) -> bool:
 
 def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
     """Return the turns of a record in its own words, or None; never raises."""
+    _, turns = turns_in(record)
+    if turns and not any(known_role(turn.role) == "system" for turn in turns):
+        for name in _SYSTEM_FIELDS:
+            # Of text, or of parts as Anthropic and Amazon Bedrock have it.
+            system = message_text({"content": record.get(name)})
+            if system and system.strip():
+                return [RawTurn("system", system), *turns]
+    return turns or None
+
+
+def turns_in(record: Mapping[str, Any]) -> tuple[str, list[RawTurn]]:
+    """Return the field of a record that counts as its turns, and these; "" and none without."""
     for field in TURN_FIELDS:
-        turns = read_turns(record.get(field))
-        if not turns:
-            continue
-        if not any(known_role(turn.role) == "system" for turn in turns):
-            for name in _SYSTEM_FIELDS:
-                # Of text, or of parts as Anthropic and Amazon Bedrock have it.
-                system = message_text({"content": record.get(name)})
-                if system and system.strip():
-                    return [RawTurn("system", system), *turns]
-        return turns
-    return None
+        if turns := read_turns(record.get(field)):
+            return field, turns
+    return "", []
 
 
 def read_turns(value: Any) -> list[RawTurn] | None:

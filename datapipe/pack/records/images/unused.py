@@ -16,7 +16,7 @@ from datapipe.pack.records.images.fields import (
     may_be_path,
     says_image,
 )
-from datapipe.text.conversation import TURN_FIELDS, read_turns
+from datapipe.text.conversation import turns_in
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 
 _MAX_DEPTH = 4
@@ -66,11 +66,10 @@ def map_of_turns(record: Mapping[str, Any], images: Sequence[Any], field: str) -
 
     It is "" if the text marks the places of its images and has none for those of the field.
     """
-    read = ((name, read_turns(record.get(name))) for name in TURN_FIELDS)
-    chat, turns = next((found for found in read if found[1]), ("", None))
+    chat, turns = turns_in(record)
     held = [(name, image_list(value)) for name, value in record.items() if value]
     taken = [name for name, (first, *_) in held if any(first is image for image in images)]
-    if turns is None or (images and not taken):  # the images stand in the turns
+    if not turns or (images and not taken):  # the images stand in the turns
         return ""
     further = len(image_list(record[field])) if field in record else 1
     texts = mark_all([turn.text for turn in turns], len(images))

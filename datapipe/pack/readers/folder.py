@@ -229,15 +229,13 @@ class _Samples:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
         tree, below = self._tree, folder.below
-        images_elsewhere: set[str] = set()  # their stems and names
-        for name in elsewhere:
-            stem, ext = split_extension(name)
-            images_elsewhere |= {stem, name} if tree.is_picture(ext) else set()
+        pictures = list(filter(tree.is_picture, elsewhere))
+        images_elsewhere = {*pictures, *(split_extension(name)[0] for name in pictures)}
         given: set[tuple[str, str]] = set()  # stems and extensions of texts that they get
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
-        for name in names:
-            stem, ext = split_extension(name)
+        parts = [(name, *split_extension(name)) for name in names]
+        for name, stem, ext in parts:
             if tree.is_picture(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
             elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and tree.takes_text(
@@ -264,10 +262,9 @@ class _Samples:
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         # Only an image, another and their text have a stem that is shared.
-        parts = map(split_extension, names if len(names) > 2 else ())
-        alike = Counter(stem for stem, ext in parts if tree.is_picture(ext))
-        for name in names:
-            stem, ext = split_extension(name)
+        shared = parts if len(parts) > 2 else ()
+        alike = Counter(stem for _, stem, ext in shared if tree.is_picture(ext))
+        for name, stem, ext in parts:
             if tree.is_picture(ext):
                 if tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}

@@ -33,8 +33,6 @@ _INTERRUPTED = "img2dataset was interrupted in this shard; run it again to finis
 
 _Row = Mapping[str, Any]
 _Members = list[tuple[Content, Blob]]
-
-
 _Downloaded = tuple[str, str, _Members]  # a sample: key of its row, source, members
 
 

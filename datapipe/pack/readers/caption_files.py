@@ -1,8 +1,8 @@
 """JSON files of captions: COCO, Karpathy's splits, TextCaps, and objects of images.
 
 Sources of the layouts: https://cocodataset.org/#format-data, "Image Captioning";
-https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also
-of RSICD), https://textvqa.org/textcaps/dataset.
+https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also of RSICD),
+https://textvqa.org/textcaps/dataset.
 """
 
 from __future__ import annotations

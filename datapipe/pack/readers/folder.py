@@ -48,8 +48,8 @@ _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 class FolderReader:
     """`a/b.jpg` with `a/b.txt`, `a/b.caption` or `a/b.json` beside it, or with no text at all.
 
-    A text may have the whole name of its image too, as `a/b.jpg.txt`.
-    Texts may be in a parallel folder too. `include` chooses one if there are several, or images.
+    A text may have the whole name of its image, as `a/b.jpg.txt`, and be in a parallel folder.
+    `include` chooses one of several folders of texts, or images.
     """
 
     name = "folder"

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Vocabulary:
     chat_template: str | None  # Jinja source of its own chat template, None where it has none
     begin: tuple[int, ...]  # tokens that its post-processor puts before a text, such as BOS
 
-    @property
+    @cached_property
     def added(self) -> dict[str, tuple[int, AddedToken]]:
         """Map the content of each added token to its id and properties."""
         decoder = self.tokenizer.get_added_tokens_decoder()

@@ -151,16 +151,6 @@ class Job:
             )
         if self.target is None:
             check_shards(self.out, before)
-        if append and before.arrays is not None:
-            raise PackError(
-                f"{self.out} holds arrays, which cannot be added to; append to the shards and "
-                "convert them again"
-            )
-        if append and "format" not in before.parts[0].options:
-            raise PackError(
-                f"{self.out} was made from other datasets, so new keys could be those of old "
-                "samples; pack into a new folder, and `datapipe merge` both"
-            )
         if not append:
             if begun == before.fingerprint:
                 raise PackError(
@@ -169,6 +159,16 @@ class Job:
                 )
             self.same_as(before, self.out, before.shards[: before.parts[0].shards])
             return True
+        if before.arrays is not None:
+            raise PackError(
+                f"{self.out} holds arrays, which cannot be added to; append to the shards and "
+                "convert them again"
+            )
+        if "format" not in before.parts[0].options:
+            raise PackError(
+                f"{self.out} was made from other datasets, so new keys could be those of old "
+                "samples; pack into a new folder, and `datapipe merge` both"
+            )
         ends = itertools.accumulate(part.shards for part in before.parts)
         alike = [
             (before.shards[end - part.shards : end], part)

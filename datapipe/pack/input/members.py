@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
 from datapipe.index.tar import contents
@@ -22,6 +23,7 @@ from datapipe.pack.input.raw_sample import (
     RawInput,
     RawSample,
     RawVideo,
+    ReadOptions,
     Reject,
     printable,
 )
@@ -37,15 +39,13 @@ def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]
     ]
 
 
-def read_members(
-    tar: TarScanner, ignore: Sequence[str], notes: Notes, label: str
-) -> Iterator[TarMember]:
+def read_members(tar: TarScanner, label: str, options: ReadOptions) -> Iterator[TarMember]:
     """Yield the members of a tar as `kept_members` does; those that `--ignore` names are noted."""
 
     def leave_out(name: str, reason: str) -> None:
-        notes.leave_out(f"{label}:{printable(name)}", reason)
+        options.notes.leave_out(f"{label}:{printable(name)}", reason)
 
-    return contents.kept_members(tar, ignore, leave_out)
+    return contents.kept_members(tar, parse_ignore(options.ignore), leave_out)
 
 
 def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:
@@ -55,11 +55,7 @@ def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]
 
 
 def sample_of_members(
-    source: str,
-    members: Sequence[tuple[contents.Content, Blob]],
-    notes: Notes,
-    *,
-    videos: bool = False,
+    source: str, members: Sequence[tuple[contents.Content, Blob]], options: ReadOptions
 ) -> RawSample | Reject:
     """Return the sample of members given as (content, bytes), or why it is rejected.
 
@@ -67,10 +63,11 @@ def sample_of_members(
     their numbers, others in that of the members. Of several texts such as `txt` the first counts;
     without one, those with names of their own, see `find_texts`. Of several JSON members the first
     counts, and one such as `json` before one such as `meta.json`. The others are kept as they are,
-    and noted. Without an image, a medium that no loader reads makes a reject. With `videos`, each
-    follows the images.
+    and noted. Without an image, a medium that no loader reads makes a reject. Videos, if they are
+    wanted, follow the images.
     """
-    clips = [member for member in members if videos and member[0].medium == "a video"]
+    notes = options.notes
+    clips = [each for each in members if options.videos and each[0].medium == "a video"]
     members = [member for member in members if member not in clips]
     is_image = [content.kind == "image" or content.converted for content, _ in members]
     images = list(compress(members, is_image))

@@ -44,7 +44,7 @@ from datapipe.index.tar.contents import (
     refuse_missing_image,
     why_unread,
 )
-from datapipe.index.tar.findings import Findings
+from datapipe.index.tar.findings import Findings, said_of_repeats
 from datapipe.index.tar.grouping import BEFORE, Group, ext_of, group_members, name_in_tar
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
@@ -203,11 +203,7 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
         finally:
             stop.set()  # after an error or an interrupt, shards in progress are given up
     if again:
-        logger.warning(
-            "%d samples have the key of an earlier one in their shard, for example %s; each is a "
-            "separate sample, as in WebDataset",
-            *(len(again), again[0]),
-        )
+        logger.warning("%s", said_of_repeats(again))
     return Manifest(shards=tuple(entries)), findings
 
 

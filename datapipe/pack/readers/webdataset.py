@@ -11,6 +11,7 @@ from shlex import quote
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.findings import said_of_repeats
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, tars_at
@@ -163,10 +164,7 @@ class WebDatasetReader:
                 yield sample_of_members(label, tar_members(shard, group), options)
             yield from member_rejects(name, groups, tar)
         if again:
-            options.notes.decide(
-                f"{len(again):,} samples have the key of an earlier one in their tar, for example "
-                f"{again[0]}; each is a sample of its own, as for WebDataset"
-            )
+            options.notes.decide(said_of_repeats(again))
 
 
 READER = WebDatasetReader()

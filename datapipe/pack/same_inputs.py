@@ -28,7 +28,7 @@ from datapipe.pack.input.raw_sample import (
     RawSample,
     has_video,
 )
-from datapipe.pack.workers.texts import read_caption, read_record
+from datapipe.pack.input.texts import read_caption, read_record
 
 
 class _Packed(NamedTuple):

@@ -35,11 +35,11 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.input.rejected import rejected
+from datapipe.pack.input.texts import dump, read_caption, read_record
 from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages
-from datapipe.pack.workers.texts import dump, read_caption, read_record
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
 from datapipe.text.sample_text import encode, raw_text, sample_text

@@ -110,9 +110,9 @@ def name_of_image(value: Any, number: int, kind: str = "image") -> str:
 def with_names(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
     """Return the record with names in place of the images that stand in it as bytes or base64."""
     names = {
-        id(image): name_of_image(image, number)
+        id(image): name
         for number, image in enumerate(images)
-        if not isinstance(image, str) or name_of_image(image, number) != image
+        if (name := name_of_image(image, number)) != image
     }
 
     def named(value: Any) -> Any:

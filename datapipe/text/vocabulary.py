@@ -90,9 +90,8 @@ def find_image_token(named: str | None, vocabulary: Vocabulary) -> str | None:
                 "it there and to the model's embeddings, or name the one that the model uses"
             )
         return named
-    own = [vocabulary.names.get(name) for name in ("context_image_token", "image_token")]
-    candidates = [token for token in own if token is not None] + list(IMAGE_TOKENS)
-    return next((token for token in candidates if token in added), None)
+    own = (vocabulary.names.get(name) for name in ("context_image_token", "image_token"))
+    return next((token for token in (*own, *IMAGE_TOKENS) if token in added), None)
 
 
 def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:

@@ -145,8 +145,8 @@ def _repeats(run: _Part, before: list[Group]) -> list[_Part]:
         return [run]
     for name in (str, _kind):  # `a.jpg a.txt a.png a.txt` repeats as well
         parts = _cut(run, name)
-        kinds = {_kinds(part) for part in parts}
-        kinds |= {_kinds(_with_extensions(group)) for group in before[:1]}
+        kinds = {_kinds(ext for ext, _ in part) for part in parts}
+        kinds |= {_kinds(_extensions(group)) for group in before[:1]}
         if len(kinds) == 1:
             return parts
     return []
@@ -193,8 +193,9 @@ def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:
 
 def _comes_again(part: _Part, before: list[Group]) -> bool:
     """Return whether a part is the next sample of a key that the tar has had before."""
-    again = _extensions(before[-1]) & {ext for ext, _ in part}
-    return bool(again) and _kinds(part) == _kinds(_with_extensions(before[0]))
+    exts = {ext for ext, _ in part}
+    again = _extensions(before[-1]) & exts
+    return bool(again) and _kinds(exts) == _kinds(_extensions(before[0]))
 
 
 def _why(samples: int) -> str:
@@ -205,16 +206,12 @@ def _why(samples: int) -> str:
     return f"the tar holds {held} is unclear; {_REMEDY}"
 
 
-def _with_extensions(group: Group) -> _Part:
-    return [(ext_of(member.name), member) for member in group.members]
-
-
 def _extensions(group: Group) -> set[str]:
-    return {ext for ext, _ in _with_extensions(group)}
+    return {ext_of(member.name) for member in group.members}
 
 
-def _kinds(part: _Part) -> frozenset[str]:
-    return frozenset(_kind(ext) for ext, _ in part)
+def _kinds(exts: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(_kind, exts))
 
 
 def _kind(ext: str) -> str:

@@ -153,7 +153,7 @@ class _Sample:
         if isinstance(raw_caption, NamedTexts):
             raw_caption, settled, unused = settle(raw_caption, record, self.options.map)
             others = (*unused, *others)
-            if record is not None and self.options.map is None and unused:
+            if unused and self.options.map is None:
                 beside = f"a text `{unused[0][0]}` beside that of their JSON"
             if settled is not record:
                 record, content = settled, encode(dump(settled))

@@ -229,18 +229,16 @@ class _Samples:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
         tree, below = self._tree, folder.below
-        pictures = list(filter(tree.is_picture, elsewhere))
-        images_elsewhere = {*pictures, *(split_extension(name)[0] for name in pictures)}
+        parts = [(name, *split_extension(name)) for name in names]
+        # gallery-dl and Supervisely call the text `x.jpg.json`.
+        stems = {s for name, stem, ext in parts if tree.is_picture(ext) for s in (name, stem)}
+        pictures = filter(tree.is_picture, elsewhere)
+        stems_elsewhere = {s for name in pictures for s in (name, split_extension(name)[0])}
         given: set[tuple[str, str]] = set()  # stems and extensions of texts that they get
         sidecars: dict[str, dict[str, str | Blob]] = {}
-        stems: set[str] = set()
-        parts = [(name, *split_extension(name)) for name in names]
         for name, stem, ext in parts:
-            if tree.is_picture(ext):
-                stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
-            elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and tree.takes_text(
-                below + name
-            ):
+            is_text = ext == "json" or (ext in TEXT_EXTENSIONS and not labels)
+            if is_text and tree.takes_text(below + name):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
             stem, ext = split_extension(name)
@@ -250,11 +248,11 @@ class _Samples:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                     continue
-            elif fits and stem in images_elsewhere and (stem, ext) not in given:
+            elif fits and stem in stems_elsewhere and (stem, ext) not in given:
                 given.add((stem, ext))
                 continue
             if text.reports:
-                has_image = stem in stems | images_elsewhere
+                has_image = stem in stems or stem in stems_elsewhere
                 yield from self._left_over(
                     text.folder, name, has_image, labels=False, parallel=True
                 )

@@ -167,9 +167,8 @@ def _listed(text: str) -> Tars:
     repeated = next((p for p, a in zip(paths, absolute, strict=True) if counts[a] > 1), None)
     if repeated is not None:
         raise IndexMismatch(f"{text} names {repeated} more than once; name each tar once")
-    paths = absolute
-    folder = Path(os.path.commonpath([path.parent for path in paths]))
-    return Tars(name=text, folder=folder, shards=tuple(paths), listed=True)
+    folder = Path(os.path.commonpath([path.parent for path in absolute]))
+    return Tars(name=text, folder=folder, shards=tuple(absolute), listed=True)
 
 
 def _fitting(name: str) -> list[str]:

@@ -300,12 +300,10 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
         value = next(value[name] for name in _WORDS if isinstance(value.get(name), str))
     if not is_there(value):
         return []
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, date | time):  # of Parquet, as are decimals
+        return [value.isoformat()]
+    if isinstance(value, str | int | float | Decimal) and not isinstance(value, bool):
         return [str(value)]
-    if isinstance(value, Decimal | date | time):  # of Parquet
-        return [value.isoformat() if hasattr(value, "isoformat") else str(value)]
     raise DecodeError(f"column `{source}` holds a {type(value).__name__}, not text")
 
 

@@ -292,16 +292,21 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)
-    if text is not None:
-        role = entry.get("from", entry.get("role"))
-        role = role if isinstance(role, str) else ""
-        for name in _THOUGHTS if known_role(role) not in ("user", "system") else ():
-            if entry.get(name) is None:
-                continue
-            thought = message_text({"content": entry[name]})
-            if thought and "</think>" not in text and thought.strip() not in text:
-                text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
-        return [RawTurn(role, text, learn)]
+    if text is None:
+        return _read_pair(entry, learn)
+    role = entry.get("from", entry.get("role"))
+    role = role if isinstance(role, str) else ""
+    for name in _THOUGHTS if known_role(role) not in ("user", "system") else ():
+        if entry.get(name) is None:
+            continue
+        thought = message_text({"content": entry[name]})
+        if thought and "</think>" not in text and thought.strip() not in text:
+            text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
+    return [RawTurn(role, text, learn)]
+
+
+def _read_pair(entry: Mapping[str, Any], learn: Any) -> list[RawTurn]:
+    """Return the turns of a question and its answer, after a system message if there is one."""
     if any(entry.get(name) for name in _CHOICES):
         return []  # the answer is a letter or a number of one of them
     fields = {str(name).lower(): value for name, value in entry.items()}

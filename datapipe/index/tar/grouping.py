@@ -233,21 +233,17 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
     is_full = bytes(before[99 - BLOCK : 100 - BLOCK]) > b"\0"
     for blocks in reversed(_BLOCKS) if is_full else _BLOCKS:
         name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)
-        parts = None if name is None else split_name(name)
-        if name is not None and parts is not None:
-            found, of_tar = parts
-            if found == key and (of_tar == ext or of_tar == ext.rpartition(".")[0]):
-                return ("./" + key if name.startswith("./") else key), of_tar.lower()
+        found, of_tar = split_name(name) or ("", "")
+        if found == key and of_tar in (ext, ext.rpartition(".")[0]):
+            return ("./" + key if name.startswith("./") else key), of_tar.lower()
     return key, ext.lower()
 
 
-def _first_name(headers: bytes, blocks: int) -> str | None:
-    """Return the name of the member whose data follows these headers; None if there is none."""
+def _first_name(headers: bytes, blocks: int) -> str:
+    """Return the name of the member whose data follows these headers; "" if there is none."""
     try:
         with tarfile.open(fileobj=io.BytesIO(headers), mode="r:") as tar:
             member = tar.next()
     except tarfile.TarError:
-        return None
-    if member is None or member.offset_data != blocks * BLOCK:
-        return None
-    return member.name
+        return ""
+    return member.name if member and member.offset_data == blocks * BLOCK else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datapipe.cache.spec import CacheSpec as CacheSpec
     from datapipe.convert.job import ConvertReport as ConvertReport
     from datapipe.convert.job import convert_dataset as convert_dataset
-    from datapipe.convert.packed_index import pack_arrays as pack_arrays
+    from datapipe.convert.pack_arrays import pack_arrays as pack_arrays
     from datapipe.curate.choose import merge_datasets as merge_datasets
     from datapipe.curate.choose import select_samples as select_samples
     from datapipe.curate.choose import split_dataset as split_dataset
@@ -86,7 +86,7 @@ _LAZY = {
     for module, names in {
         "cache.spec": "CacheSpec",
         "convert.job": "ConvertReport convert_dataset",
-        "convert.packed_index": "pack_arrays",
+        "convert.pack_arrays": "pack_arrays",
         "curate.choose": "merge_datasets select_samples split_dataset",
         "curate.dedup": "dedup_dataset",
         "curate.repair": "RepairReport repair_dataset",

@@ -46,6 +46,11 @@ def medium_of(name: str) -> str:
     return _MEDIUM.get(name.lower().rpartition(".")[2], "")
 
 
+def is_video(name: str) -> bool:
+    """Return whether a file's name, or its extension, is that of a video."""
+    return medium_of(name) == "a video"
+
+
 def unread_medium(start: bytes, name: str) -> str:
     """Return the medium of a file that is neither an image that loaders decode nor text.
 

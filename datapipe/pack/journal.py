@@ -374,13 +374,3 @@ def _differences(before: dict[str, Any], now: dict[str, Any], of: str = "") -> I
             yield from _differences(then, given, f"{of}{name}.")
         elif then != given:
             yield f"{of}{name}: {then!r} before, {given!r} now"
-
-
-def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
-    """Refuse to continue from raw data that is not what the output was made from."""
-    if (inputs.number, inputs.digest) != (number, digest):
-        raise PackError(
-            f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "
-            f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
-            "or the raw data as it was"
-        )

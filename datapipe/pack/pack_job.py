@@ -32,7 +32,6 @@ from datapipe.pack.journal import (
     refuse_foreign,
     remove_finished,
     remove_working_folder,
-    same_inputs,
     same_options,
     working_folder,
 )
@@ -41,7 +40,7 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import Leftovers
 from datapipe.pack.report import PackReport
-from datapipe.pack.same_inputs import refuse_changed
+from datapipe.pack.same_inputs import refuse_changed, same_inputs
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sink, in_shards
 from datapipe.pack.space import check_room, check_space
 from datapipe.pack.teaching import show
@@ -138,14 +137,13 @@ class Job:
         PackError if the output is another's, or its state does not fit to `append`.
         """
         begun = begun_on(self.out)
-        appending = before is not None and begun == before.fingerprint
-        if append and before is None:
+        if before is None:
+            if not append:
+                return False
             state = "no dataset yet: make it with"
             if begun is not None:
                 state = "unfinished: finish it first, with"
             raise PackError(f"{self.out} is {state} the command without --append")
-        if before is None:
-            return False
         if before.foreign:
             raise PackError(
                 f"{self.out} holds shards that someone else wrote, indexed where they are; give a "
@@ -153,24 +151,24 @@ class Job:
             )
         if self.target is None:
             check_shards(self.out, before)
-        if append and before.arrays is not None:
-            raise PackError(
-                f"{self.out} holds arrays, which cannot be added to; append to the shards and "
-                "convert them again"
-            )
-        if append and "format" not in before.parts[0].options:
-            raise PackError(
-                f"{self.out} was made from other datasets, so new keys could be those of old "
-                "samples; pack into a new folder, and `datapipe merge` both"
-            )
         if not append:
-            if appending:
+            if begun == before.fingerprint:
                 raise PackError(
                     f"{self.out}: data was being appended here; finish that first, with the same "
                     "command and --append"
                 )
             self.same_as(before, self.out, before.shards[: before.parts[0].shards])
             return True
+        if before.arrays is not None:
+            raise PackError(
+                f"{self.out} holds arrays, which cannot be added to; append to the shards and "
+                "convert them again"
+            )
+        if "format" not in before.parts[0].options:
+            raise PackError(
+                f"{self.out} was made from other datasets, so new keys could be those of old "
+                "samples; pack into a new folder, and `datapipe merge` both"
+            )
         ends = itertools.accumulate(part.shards for part in before.parts)
         alike = [
             (before.shards[end - part.shards : end], part)

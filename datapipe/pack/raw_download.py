@@ -91,10 +91,9 @@ def downloaded(
 ) -> Iterator[Arrival]:
     """Download raw data from its URLs; remove it once the block ends without an error.
 
-    With `keep`, it is not removed.
-    What was downloaded before an interruption is used again if the files at the URL are the same.
-    PackError if the disk is too full or the URL cannot be listed, StoreError if a file cannot be
-    read or changed meanwhile.
+    With `keep`, it is not removed. What was downloaded before an interruption is used again if the
+    files at the URL are the same. PackError if the disk is too full or the URL cannot be listed,
+    StoreError if a file cannot be read or changed meanwhile.
     """
     options = RemoteOptions(storage_options=storage_options or {})
     source, names = _source(raw, urls, options)

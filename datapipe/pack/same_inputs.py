@@ -21,19 +21,30 @@ from datapipe.index.media import START
 from datapipe.index.parquet import checked_index
 from datapipe.pack.input.raw_sample import (
     Blob,
+    InputCount,
     NamedTexts,
     RawImage,
     RawInput,
     RawSample,
     has_video,
 )
-from datapipe.pack.workers.texts import read_caption, read_record
+from datapipe.pack.input.texts import read_caption, read_record
 
 
 class _Packed(NamedTuple):
     source: str = ""
     crcs: dict[str, int] = {}  # noqa: RUF012  (never changed)  by extension
     sizes: dict[str, int] = {}  # noqa: RUF012  likewise
+
+
+def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
+    """Refuse to continue from raw data that is not what the output was made from."""
+    if (inputs.number, inputs.digest) != (number, digest):
+        raise PackError(
+            f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "
+            f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
+            "or the raw data as it was"
+        )
 
 
 def refuse_changed(

@@ -17,6 +17,7 @@ from datapipe.pack.input.raw_sample import (
     RawVideo,
     has_video,
 )
+from datapipe.pack.input.texts import read_caption
 from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.videos import in_order
@@ -33,7 +34,7 @@ from datapipe.text.messages import (
     read_turns,
 )
 from datapipe.text.preference import ANSWERS
-from datapipe.text.sample_text import as_record, parse_json, parse_text, raw_text
+from datapipe.text.sample_text import as_record, parse_json, raw_text
 from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, Video, write_videos
 
 _RARE = 0.01  # share of samples up to which a report does not warn
@@ -256,8 +257,8 @@ def show(
     record = _record_of(sample)
     if isinstance(caption, NamedTexts):
         caption, record, _ = settle(caption, record, map)
-    if isinstance(caption, Blob | InlineBlob):
-        caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
+    if caption is not None:
+        caption, _ = read_caption(caption)
     if map is not None:
         record, caption = apply_map(record, map, sample.source)
     unread: list[int] = []

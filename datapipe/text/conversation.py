@@ -185,9 +185,8 @@ def refuse_unread_turns(record: Mapping[str, Any]) -> None:
     """Raise `DecodeError` if a record without a text has turns in a form that is not read."""
     for field in (*TURN_FIELDS[:2], "contents"):
         turns = record.get(field)
-        if field == "contents":  # of Gemini, which packing reads in files of records alone
-            parts = turns if isinstance(turns, list) else [None]
-            turns = all(isinstance(turn, Mapping) and "parts" in turn for turn in parts) and turns
+        if field == "contents" and not _are_of_gemini(turns):
+            continue
         if isinstance(turns, str | list | Mapping) and turns and not is_null(turns):
             json = isinstance(turns, str) and turns.lstrip().startswith("[")
             remedy = f", or pack its JSON with --map 'messages={field}'" if json else ""
@@ -197,20 +196,30 @@ def refuse_unread_turns(record: Mapping[str, Any]) -> None:
             )
 
 
+def _are_of_gemini(turns: Any) -> bool:
+    """Return whether turns are those of Gemini, which packing reads in files of records alone."""
+    said = turns if isinstance(turns, list) else [None]
+    return all(isinstance(turn, Mapping) and "parts" in turn for turn in said)
+
+
 def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
     """Return the turns of a record in its own words, or None; never raises."""
+    _, turns = turns_in(record)
+    if turns and not any(known_role(turn.role) == "system" for turn in turns):
+        for name in _SYSTEM_FIELDS:
+            # Of text, or of parts as Anthropic and Amazon Bedrock have it.
+            system = message_text({"content": record.get(name)})
+            if system and system.strip():
+                return [RawTurn("system", system), *turns]
+    return turns or None
+
+
+def turns_in(record: Mapping[str, Any]) -> tuple[str, list[RawTurn]]:
+    """Return the field of a record that counts as its turns, and these; "" and none without."""
     for field in TURN_FIELDS:
-        turns = read_turns(record.get(field))
-        if not turns:
-            continue
-        if not any(known_role(turn.role) == "system" for turn in turns):
-            for name in _SYSTEM_FIELDS:
-                # Of text, or of parts as Anthropic and Amazon Bedrock have it.
-                system = message_text({"content": record.get(name)})
-                if system and system.strip():
-                    return [RawTurn("system", system), *turns]
-        return turns
-    return None
+        if turns := read_turns(record.get(field)):
+            return field, turns
+    return "", []
 
 
 def read_turns(value: Any) -> list[RawTurn] | None:
@@ -279,27 +288,25 @@ def message_text(message: Mapping[str, Any]) -> str | None:
 
 def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
     """Return the turns of one entry: one, two of a pair, or none if it is not understood."""
-    learn = None
-    if not _MARKING.isdisjoint(entry):
-        learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) not in (None, 1)), None)
-        mask = next((entry[mask] for mask in _MASKS if entry.get(mask) not in (None, 0)), 0)
-        if mask == 1:
-            learn = False
-        elif mask and (isinstance(mask, int | float) or str(mask).lower() in ("true", "false")):
-            learn = mask  # refused like other flags; anything else is a mask of an image
+    learn = None if _MARKING.isdisjoint(entry) else _flag(entry)
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)
-    if text is not None:
-        role = entry.get("from", entry.get("role"))
-        role = role if isinstance(role, str) else ""
-        for name in _THOUGHTS if known_role(role) not in ("user", "system") else ():
-            if entry.get(name) is None:
-                continue
-            thought = message_text({"content": entry[name]})
-            if thought and "</think>" not in text and thought.strip() not in text:
-                text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
-        return [RawTurn(role, text, learn)]
+    if text is None:
+        return _read_pair(entry, learn)
+    role = entry.get("from", entry.get("role"))
+    role = role if isinstance(role, str) else ""
+    for name in _THOUGHTS if known_role(role) not in ("user", "system") else ():
+        if entry.get(name) is None:
+            continue
+        thought = message_text({"content": entry[name]})
+        if thought and "</think>" not in text and thought.strip() not in text:
+            text = f"<think>\n{thought.strip()}\n</think>\n\n{text}"
+    return [RawTurn(role, text, learn)]
+
+
+def _read_pair(entry: Mapping[str, Any], learn: Any) -> list[RawTurn]:
+    """Return the turns of a question and its answer, after a system message if there is one."""
     if any(entry.get(name) for name in _CHOICES):
         return []  # the answer is a letter or a number of one of them
     fields = {str(name).lower(): value for name, value in entry.items()}
@@ -313,6 +320,16 @@ def _read_entry(entry: Mapping[str, Any]) -> list[RawTurn]:
                 pair.insert(0, RawTurn("system", fields["system"]))
             return pair
     return []
+
+
+def _flag(entry: Mapping[str, Any]) -> Any:
+    """Return what an entry says of whether it is learnt; None where it says nothing."""
+    mask = next((entry[mask] for mask in _MASKS if entry.get(mask) not in (None, 0)), None)
+    if mask == 1:
+        return False
+    if isinstance(mask, int | float) or str(mask).lower() in ("true", "false"):
+        return mask  # refused like other flags; anything else is a mask of an image
+    return next((entry[flag] for flag in _FLAGS if entry.get(flag) not in (None, 1)), None)
 
 
 def _is_turn(entry: Any) -> bool:

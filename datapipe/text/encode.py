@@ -174,14 +174,13 @@ class TextEncoder:
 
     def _encode(self, texts: Sequence[Rendered | DecodeError]) -> list[EncodedText | DecodeError]:
         written = [text.write() for text in texts if isinstance(text, Rendered)]
-        encodings = iter(_encode(self._tokenizer, [text for text, _ in written]))
-        every_label = (labels for _, labels in written)
+        made = zip(_encode(self._tokenizer, [text for text, _ in written]), written, strict=True)
         results: list[EncodedText | DecodeError] = []
         for text in texts:
             if isinstance(text, DecodeError):
                 results.append(text)
                 continue
-            encoding, labels = next(encodings), next(every_label)
+            encoding, (_, labels) = next(made)
             if isinstance(encoding, DecodeError):
                 results.append(encoding)
                 continue

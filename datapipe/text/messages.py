@@ -21,7 +21,7 @@ from datapipe.text.conversation import (
 )
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 from datapipe.text.other_media import check_marks
-from datapipe.text.sample_text import raw_text
+from datapipe.text.sample_text import encode, raw_text
 from datapipe.text.videos import VIDEO_PLACE, Video, mark_videos, read_videos
 
 Medium = Video | None
@@ -65,7 +65,6 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
     each image or video that is put before a text. Raises `DecodeError` if places differ in number
     from images and videos, the conversation makes no sense, or it is a preference pair.
     """
-    _refuse_pair(sample)
     found = _conversation(sample)
     if found is None:
         turns = _as_conversation(sample, newline)
@@ -159,14 +158,6 @@ def read_prompt_turns(
     return [turn._replace(trained=False) for turn in turns]
 
 
-def _refuse_pair(sample: SampleText) -> None:
-    if is_pair(sample):
-        raise DecodeError(
-            "the sample is a preference pair, of a `chosen` and a `rejected` answer; give "
-            "TextSpec(pairs=True) to train on both, or pack with --map to take one of them"
-        )
-
-
 def _has_turns(record: Any) -> bool:
     return isinstance(record, Mapping) and raw_turns(record) is not None
 
@@ -178,7 +169,6 @@ def read_caption(sample: SampleText) -> list[Piece]:
     they stand, as in the pretraining of LLaVA, whose questions only ask for a caption. Raises
     `DecodeError` as `read_turns` does.
     """
-    _refuse_pair(sample)
     found = _conversation(sample)
     if found is None:
         pieces, unmarked = _plain_pieces(sample)
@@ -195,7 +185,15 @@ def read_caption(sample: SampleText) -> list[Piece]:
 
 
 def _conversation(sample: SampleText) -> tuple[list[RenderedTurn], list[Medium]] | None:
-    """Return the turns of a conversation, and its images and videos if it marks no places."""
+    """Return the turns of a conversation, and its images and videos if it marks no places.
+
+    None for other texts; `DecodeError` for a preference pair.
+    """
+    if is_pair(sample):
+        raise DecodeError(
+            "the sample is a preference pair, of a `chosen` and a `rejected` answer; give "
+            "TextSpec(pairs=True) to train on both, or pack with --map to take one of them"
+        )
     if sample.caption is not None or not isinstance(sample.record, Mapping):
         return None
     turns = conversation(sample.record, images=sample.images)
@@ -251,13 +249,7 @@ def _split(texts: Sequence[str], sample: SampleText) -> tuple[list[list[Piece]],
     if any(media):
         texts, place = [mark_videos(text) for text in texts], _PLACE_OR_VIDEO
     for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DecodeError(
-                f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
-                f"{error.start}, half of a character that was cut in two; repair the text"
-            ) from error
+        encode(text)  # or it is refused
     stretches = [place.split(text) for text in texts]  # every other one is a mark
     _check_places([mark == VIDEO_PLACE for parts in stretches for mark in parts[1::2]], media)
     rest = iter(media)

@@ -127,9 +127,9 @@ def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool) -> Non
     A mark is the name of a field of the record that holds a path, an address, bytes, an object, or
     the numbers of a shape: `<sound>` where the record has `sound` or `sounds`. `<video>` and
     `<audio>` are marks without a field too, except in an answer. `<video>` is no such mark where
-    the record has the frames of its videos. Elements of HTML, which have an
-    end, and marks in backticks are words. The text has the marks of images as its record spells
-    them; `is_answer` is True for a turn of the assistant.
+    the record has the frames of its videos. Elements of HTML, which have an end, and marks in
+    backticks are words. The text has the marks of images as its record spells them; `is_answer` is
+    True for a turn of the assistant.
     """
     if "<" not in text:
         return

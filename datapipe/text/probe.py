@@ -64,7 +64,7 @@ def find_layout(
             "template for conversations of the roles user and assistant"
         )
     shown = _written_image(layout, image_token, placeholder) if parts and image_token else None
-    if shown is not None and image_token is not None:
+    if shown is not None:
         text, found = shown
         if text.count(found) > 1:
             raise PlanError(

@@ -86,6 +86,18 @@ def parse_text(data: bytes, member: str = "") -> str:
         raise DecodeError(reason, member=member) from error
 
 
+def encode(text: str) -> bytes:
+    """Return a text as UTF-8; `DecodeError` if it has half a character."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
+        raise DecodeError(
+            f"the text has the lone surrogate U+{ord(text[error.start]):04X} at character "
+            f"{error.start}, half of a character that was cut in two, and cannot be written as "
+            "UTF-8; repair the text"
+        ) from error
+
+
 def parse_json(data: bytes, member: str = "") -> Any:
     """Decode a JSON member; errors name `member`."""
     try:

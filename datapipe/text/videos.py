@@ -129,8 +129,8 @@ def read_videos(record: Any, images: int | None = None, most: int | None = None)
     """Return the videos of a record, in the order of their frames; none where it has no such field.
 
     `images` is how many its sample has; None if that is not known. `most` is how many frames of
-    each video are among them at most; None if all are. Raises `DecodeError` if the
-    field is not what `write_videos` makes, or names frames that the sample does not have.
+    each video are among them at most; None if all are. Raises `DecodeError` if the field is not
+    what `write_videos` makes, or names frames that the sample does not have.
     """
     value = record.get(VIDEO_FIELD) if isinstance(record, Mapping) else None
     if value is None:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Vocabulary:
     chat_template: str | None  # Jinja source of its own chat template, None where it has none
     begin: tuple[int, ...]  # tokens that its post-processor puts before a text, such as BOS
 
-    @property
+    @cached_property
     def added(self) -> dict[str, tuple[int, AddedToken]]:
         """Map the content of each added token to its id and properties."""
         decoder = self.tokenizer.get_added_tokens_decoder()
@@ -89,9 +90,8 @@ def find_image_token(named: str | None, vocabulary: Vocabulary) -> str | None:
                 "it there and to the model's embeddings, or name the one that the model uses"
             )
         return named
-    own = [vocabulary.names.get(name) for name in ("context_image_token", "image_token")]
-    candidates = [token for token in own if token is not None] + list(IMAGE_TOKENS)
-    return next((token for token in candidates if token in added), None)
+    own = (vocabulary.names.get(name) for name in ("context_image_token", "image_token"))
+    return next((token for token in (*own, *IMAGE_TOKENS) if token in added), None)
 
 
 def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:

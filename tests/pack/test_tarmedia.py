@@ -222,12 +222,15 @@ def test_a_few_samples_that_cannot_be_loaded_leave_the_others(tmp_path, make_tar
     assert any("neither image nor text (x.tar:5)" in line for line in caplog.messages)
 
 
-def test_a_link_that_is_ignored_leaves_its_sample(tmp_path, tar, jpeg):
+def test_a_link_that_is_ignored_leaves_its_sample(tmp_path, tar, jpeg, caplog):
     path = tar(jpg=jpeg, txt=words)
     with tarfile.open(path, "a") as appended:
         link = tarfile.TarInfo("0.mask.jpg")
         link.type, link.linkname = tarfile.SYMTYPE, "elsewhere.jpg"
         appended.addfile(link)
     assert datapipe.index_shards(path.parent, ignore="*.mask.jpg").samples == 3
+    assert caplog.messages == [
+        "left out: 1 member, which --ignore '*.mask.jpg' names (x.tar:0.mask.jpg)"
+    ]
     report = datapipe.pack_dataset(path, tmp_path / "out", ignore="*.mask.jpg")
     assert (report.samples, report.rejected) == (3, 0)

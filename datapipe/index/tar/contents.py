@@ -6,18 +6,18 @@ name the same members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from datapipe.errors import MissingMember
-from datapipe.index.ignore import ignoring
+from datapipe.index.ignore import ignored_by, ignoring, why_ignored
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format, unsupported_image
 from datapipe.index.images.header import is_image_extension, is_image_name, is_stored_image
 from datapipe.index.media import START, image_of, unread_medium
 from datapipe.index.members import Kind, member_kind
-from datapipe.index.tar.grouping import split_name
+from datapipe.index.tar.grouping import ext_of
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.text.videos import frame_of, frames_remedy
 
@@ -46,14 +46,26 @@ class Content(NamedTuple):
         return f"{self.ext}.{self.form}" if self.form else self.ext
 
 
-def with_starts(tar: TarScanner) -> Iterator[TarMember]:
-    """Yield the members of a tar, with the first bytes of those whose names tell nothing."""
+def kept_members(
+    tar: TarScanner, ignore: Sequence[str], leave_out: Callable[[str, str], None]
+) -> Iterator[TarMember]:
+    """Yield the members of a tar, with the first bytes of those whose names tell nothing.
+
+    `leave_out` gets the name of each that `ignore` names, and the reason. Links among them are
+    removed from `tar.unread` at the end.
+    """
     for member in tar:
-        parts = split_name(member.name)
-        if parts is None or member_kind(parts[1]):
+        ext = ext_of(member.name)
+        if pattern := ignored_by(member.name, ignore):
+            leave_out(member.name, why_ignored(pattern))
+        elif not ext or member_kind(ext):
             yield member
         else:
             yield replace(member, start=tar.read(member.offset, min(member.size, START)))
+    for link in tuple(tar.unread):
+        if pattern := ignored_by(link[0], ignore):
+            leave_out(link[0], why_ignored(pattern))
+            tar.unread.remove(link)
 
 
 def content_of(ext: str, start: bytes) -> Content:

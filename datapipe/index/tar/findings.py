@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from datapipe.index.ignore import ignoring
 from datapipe.named_counts import NamedCounts
 
 _KINDS = 20  # of reasons that are written out
+
+
+def said_of_repeats(sources: Sequence[str]) -> str:
+    """Return the line about samples whose key their tar holds before them."""
+    return (
+        f"{len(sources):,} samples have the key of an earlier one in their tar, for example "
+        f"{sources[0]}; each is a separate sample, as in WebDataset"
+    )
 
 
 class MemberCounts:

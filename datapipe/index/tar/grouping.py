@@ -10,7 +10,7 @@ import io
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -51,9 +51,9 @@ class Group:
 class Grouped:
     """The samples of a tar, and the members that belong to none."""
 
-    samples: list[Group] = field(default_factory=list)  # in order of their first members
+    samples: list[Group]  # in order of their first members
     # (name, reason) of every member that no sample has, but for what is no data
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    left_out: list[tuple[str, str]]
 
 
 @lru_cache(256)  # each member is asked for several times in a row
@@ -61,6 +61,11 @@ def split_name(name: str) -> tuple[str, str] | None:
     """Split a member's name into key and extension; None where WebDataset sees no sample in it."""
     match = _NAME.match(name.removeprefix("./"))
     return (match[1], match[2]) if match else None
+
+
+def ext_of(name: str) -> str:
+    """Return the extension of a member's name; "" where WebDataset sees no sample in it."""
+    return (split_name(name) or ("", ""))[1]
 
 
 def is_no_data(name: str) -> bool:
@@ -78,38 +83,38 @@ def group_members(members: Iterable[TarMember], unread: Iterable[tuple[str, str]
     key, as for WebDataset. Any other member whose name the sample has already is left out, and so
     are samples with an image in `TarScanner.unread`. Files that are not data are skipped.
     """
-    found = Grouped()
+    samples: list[Group] = []
+    left_out: list[tuple[str, str]] = []
     by_key: dict[str, list[Group]] = {}
-    for key, run in _runs(members, found.left_out):
+    for key, run in _runs(members, left_out):
         before = by_key.setdefault(key, [])
-        parts = _repeats(run, before)
-        if not parts:
-            parts = [_first_of_each(run, found.left_out)]
+        parts = _repeats(run, before) or [_first_of_each(run, left_out)]
         for part in parts:
             if not before or len(parts) > 1 or _comes_again(part, before):
                 group = Group(key, len(before) + 1, [member for _, member in part])
                 before.append(group)
-                found.samples.append(group)
+                samples.append(group)
             elif len(before) == 1 and not _extensions(before[0]) & {ext for ext, _ in part}:
                 before[0].members.extend(member for _, member in part)
             else:
                 reason = _why(len(before))
-                found.left_out.extend((member.name, reason) for _, member in part)
+                left_out.extend((member.name, reason) for _, member in part)
     links = (split_name(name) for name, _ in unread if is_image_name(name))
-    if lost := dict(filter(None, links)):
-        for group in found.samples:
-            if group.key in lost:
-                reason = f"`{lost[group.key]}`, an image of its sample, cannot be read"
-                found.left_out.extend((member.name, reason) for member in group.members)
-        found.samples[:] = [group for group in found.samples if group.key not in lost]
-    for group in [group for group in found.samples if _is_several(group)]:
-        found.samples.remove(group)
-        reason = (
-            f"a key ends at the first dot of a name, so this is one sample {group.key!r} with "
-            f"texts of several images; {_REMEDY}, without a dot"
-        )
-        found.left_out.extend((member.name, reason) for member in group.members)
-    return found
+    lost = dict(filter(None, links))
+    kept = []
+    for group in samples:
+        if group.key in lost:
+            reason = f"`{lost[group.key]}`, an image of its sample, cannot be read"
+        elif _is_several(group):
+            reason = (
+                f"a key ends at the first dot of a name, so this is one sample {group.key!r} with "
+                f"texts of several images; {_REMEDY}, without a dot"
+            )
+        else:
+            kept.append(group)
+            continue
+        left_out.extend((member.name, reason) for member in group.members)
+    return Grouped(kept, left_out)
 
 
 _Part = Sequence[tuple[str, TarMember]]
@@ -140,8 +145,8 @@ def _repeats(run: _Part, before: list[Group]) -> list[_Part]:
         return [run]
     for name in (str, _kind):  # `a.jpg a.txt a.png a.txt` repeats as well
         parts = _cut(run, name)
-        kinds = {_kinds(part) for part in parts}
-        kinds |= {_kinds(_with_extensions(group)) for group in before[:1]}
+        kinds = {_kinds(ext for ext, _ in part) for part in parts}
+        kinds |= {_kinds(_extensions(group)) for group in before[:1]}
         if len(kinds) == 1:
             return parts
     return []
@@ -188,8 +193,9 @@ def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:
 
 def _comes_again(part: _Part, before: list[Group]) -> bool:
     """Return whether a part is the next sample of a key that the tar has had before."""
-    again = _extensions(before[-1]) & {ext for ext, _ in part}
-    return bool(again) and _kinds(part) == _kinds(_with_extensions(before[0]))
+    exts = {ext for ext, _ in part}
+    again = _extensions(before[-1]) & exts
+    return bool(again) and _kinds(exts) == _kinds(_extensions(before[0]))
 
 
 def _why(samples: int) -> str:
@@ -200,16 +206,12 @@ def _why(samples: int) -> str:
     return f"the tar holds {held} is unclear; {_REMEDY}"
 
 
-def _with_extensions(group: Group) -> _Part:
-    return [((split_name(member.name) or ("", ""))[1], member) for member in group.members]
-
-
 def _extensions(group: Group) -> set[str]:
-    return {ext for ext, _ in _with_extensions(group)}
+    return {ext_of(member.name) for member in group.members}
 
 
-def _kinds(part: _Part) -> frozenset[str]:
-    return frozenset(_kind(ext) for ext, _ in part)
+def _kinds(exts: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(_kind, exts))
 
 
 def _kind(ext: str) -> str:
@@ -231,21 +233,17 @@ def name_in_tar(before: bytes | memoryview, key: str, ext: str) -> tuple[str, st
     is_full = bytes(before[99 - BLOCK : 100 - BLOCK]) > b"\0"
     for blocks in reversed(_BLOCKS) if is_full else _BLOCKS:
         name = _first_name(bytes(before[-blocks * BLOCK :]), blocks)
-        parts = None if name is None else split_name(name)
-        if name is not None and parts is not None:
-            found, of_tar = parts
-            if found == key and (of_tar == ext or of_tar == ext.rpartition(".")[0]):
-                return ("./" + key if name.startswith("./") else key), of_tar.lower()
+        found, of_tar = split_name(name) or ("", "")
+        if found == key and of_tar in (ext, ext.rpartition(".")[0]):
+            return ("./" + key if name.startswith("./") else key), of_tar.lower()
     return key, ext.lower()
 
 
-def _first_name(headers: bytes, blocks: int) -> str | None:
-    """Return the name of the member whose data follows these headers; None if there is none."""
+def _first_name(headers: bytes, blocks: int) -> str:
+    """Return the name of the member whose data follows these headers; "" if there is none."""
     try:
         with tarfile.open(fileobj=io.BytesIO(headers), mode="r:") as tar:
             member = tar.next()
     except tarfile.TarError:
-        return None
-    if member is None or member.offset_data != blocks * BLOCK:
-        return None
-    return member.name
+        return ""
+    return member.name if member and member.offset_data == blocks * BLOCK else ""

@@ -31,7 +31,7 @@ COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "zst"),
 }
 """First bytes of compressed files: the name of each method, and its extension."""
-DECOMPRESS = {"gz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd --rm"}
+DECOMPRESS = {"gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd --rm"}
 """Commands that put a file in the place of its compressed one, by extension."""
 
 
@@ -43,7 +43,7 @@ class TarMember:
     # `offset`, `size`: position and number of its bytes
     offset: int
     size: int
-    start: bytes = b""  # its first bytes, where `contents.with_starts` read them
+    start: bytes = b""  # its first bytes, where `contents.kept_members` read them
 
 
 class TarScanner:

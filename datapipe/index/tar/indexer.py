@@ -21,7 +21,7 @@ from datapipe.declared import Word, checked
 from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
 from datapipe.index.files.lock import lock_file
-from datapipe.index.ignore import ignored_by, parse_ignore, unmatched, why_ignored
+from datapipe.index.ignore import ignored_by, parse_ignore, unmatched
 from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
     MANIFEST,
@@ -40,12 +40,12 @@ from datapipe.index.tar.contents import (
     companions,
     content_of,
     image_order,
+    kept_members,
     refuse_missing_image,
     why_unread,
-    with_starts,
 )
-from datapipe.index.tar.findings import Findings
-from datapipe.index.tar.grouping import BEFORE, Group, group_members, name_in_tar, split_name
+from datapipe.index.tar.findings import Findings, said_of_repeats
+from datapipe.index.tar.grouping import BEFORE, Group, ext_of, group_members, name_in_tar
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
@@ -203,11 +203,7 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
         finally:
             stop.set()  # after an error or an interrupt, shards in progress are given up
     if again:
-        logger.warning(
-            "%d samples have the key of an earlier one in their shard, for example %s; each is a "
-            "separate sample, as in WebDataset",
-            *(len(again), again[0]),
-        )
+        logger.warning("%s", said_of_repeats(again))
     return Manifest(shards=tuple(entries)), findings
 
 
@@ -234,15 +230,15 @@ def scan_tar(
     facts: dict[tuple[str, int], _Fact] = {}  # a hard link has the offset of another
     findings = Findings()
 
+    def leave_out(member: str, reason: str) -> None:
+        findings.left_out.add(reason, f"{name}:{member}")
+
     def watched() -> Iterator[TarMember]:
         reached = 0
-        for member in with_starts(tar):
+        for member in kept_members(tar, ignore, leave_out):
             if stop is not None and stop.is_set():
                 return
-            if ignore and (pattern := ignored_by(member.name, ignore)):
-                findings.left_out.add(why_ignored(pattern), f"{name}:{member.name}")
-                continue
-            content = content_of((split_name(member.name) or ("", ""))[1], member.start)
+            content = content_of(ext_of(member.name), member.start)
             fact = _peek(tar, member, content.kind)
             facts[member.name, member.offset] = _Fact(content, fact, tar.checksum(member))
             if progress:
@@ -250,10 +246,9 @@ def scan_tar(
             reached = member.offset + member.size
             yield member
 
-    links = (each for each in tar.unread if not ignored_by(each[0], ignore))  # filled by then
-    found = group_members(watched(), links)
+    found = group_members(watched(), tar.unread)
     for member, reason in (*tar.unread, *found.left_out):
-        findings.left_out.add(reason, f"{name}:{member}")
+        leave_out(member, reason)
     rows = []
     unread = ""
     for group in found.samples:
@@ -296,13 +291,13 @@ def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -
     """Return the row of a sample, or why it is left out: a loader would see something else."""
     images, caption, record = [], None, None
     listed = []
-    held = list(zip(group.members, facts, strict=True))
-    places = [n for n, (_, fact) in enumerate(held) if fact.content.kind == "image"]
-    ordered = image_order([facts[place].content.ext for place in places])
-    of_images = [held[places[number]] for number in ordered]
-    for place, image in zip(places, of_images, strict=True):
-        held[place] = image
-    for member, (content, value, checksum) in held:
+    members = list(zip(group.members, facts, strict=True))
+    pictures = [each for each in members if each[1].content.kind == "image"]
+    order = image_order([fact.content.ext for _, fact in pictures])
+    in_order = (pictures[number] for number in order)
+    for each in members:
+        is_image = each[1].content.kind == "image"
+        member, (content, value, checksum) = next(in_order) if is_image else each
         listed.append(Member(content.indexed, member.offset, member.size, checksum))
         if isinstance(value, DecodeError):
             findings.broken.add(value.reason, f"{shard}:{member.name}")

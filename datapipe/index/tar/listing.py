@@ -167,9 +167,8 @@ def _listed(text: str) -> Tars:
     repeated = next((p for p, a in zip(paths, absolute, strict=True) if counts[a] > 1), None)
     if repeated is not None:
         raise IndexMismatch(f"{text} names {repeated} more than once; name each tar once")
-    paths = absolute
-    folder = Path(os.path.commonpath([path.parent for path in paths]))
-    return Tars(name=text, folder=folder, shards=tuple(paths), listed=True)
+    folder = Path(os.path.commonpath([path.parent for path in absolute]))
+    return Tars(name=text, folder=folder, shards=tuple(absolute), listed=True)
 
 
 def _fitting(name: str) -> list[str]:
@@ -217,7 +216,7 @@ def refuse_urls(names: list[str]) -> None:
 def _refuse_compressed(said: str, paths: list[Path]) -> None:
     compressed = [path for path in paths if path.name.lower().endswith(COMPRESSED_TARS)]
     if compressed:
-        tool = DECOMPRESS.get(compressed[0].suffix.lower()[1:], "gunzip")
+        tool = DECOMPRESS[compressed[0].suffix.lower()[1:]]
         count = f"{len(compressed):,} shards are" if len(compressed) > 1 else "1 shard is"
         command = f"{tool} {shlex.quote(str(compressed[0]))}"
         raise IndexMismatch(

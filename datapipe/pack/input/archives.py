@@ -72,7 +72,6 @@ _COMMANDS = {
     "rar": "mkdir -p {folder} && unrar x {name} {folder}/",
     "tar": "mkdir -p {folder} && tar -xf {name} -C {folder}",
 }
-_TOOLS = {**DECOMPRESS, "tgz": "gunzip"}
 _NAMED = 3
 
 
@@ -88,7 +87,7 @@ def refuse_archive(raw: Path) -> None:
         f"{raw} {what}, and samples cannot be read from the middle of it; unpack it with "
         f"`{command}` and give {unpack_folder(raw)}"
     )
-    tool = _TOOLS.get(raw.name.lower().rpartition(".")[2])
+    tool = DECOMPRESS.get(raw.name.lower().rpartition(".")[2])
     if tool and _TAR.search(raw.name):
         plain = raw.with_name(re.sub(r"\.(tar\.\w+|t\w+)$", ".tar", raw.name, flags=re.IGNORECASE))
         text += f", or, if it is a shard of WebDataset, `{tool} {quote(str(raw))}` and give {plain}"

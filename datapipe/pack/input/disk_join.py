@@ -6,12 +6,12 @@ import itertools
 import json
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datapipe.errors import PackError
+from datapipe.errors import MissingMember, PackError
 from datapipe.pack.input.raw_sample import Reject, printable
 
 _BATCH = 1000
@@ -36,6 +36,13 @@ def identity(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     return printable(str(value)) or None
+
+
+def id_in(record: Mapping[str, Any], field: str) -> str:
+    """Return the id that a field of a record holds, as `identity` does; MissingMember without."""
+    if (id := identity(record.get(field))) is None:
+        raise MissingMember(f"`{field}` is missing, or is neither integer nor text")
+    return id
 
 
 class Entries:
@@ -108,11 +115,9 @@ class Entries:
             f"WHERE id IS NULL{f' OR {self._no_claim}' if owners else ''} ORDER BY number"
         )
         for number, id, reason, error in rows:
-            if id is None:
-                yield Reject(source(number), reason, error)
-            else:
-                reason = f"none of the {owners} has the id {id}"
-                yield Reject(source(number), reason, "MissingMember")
+            if id is not None:
+                reason, error = f"none of the {owners} has the id {id}", "MissingMember"
+            yield Reject(source(number), reason, error)
 
 
 @contextmanager

@@ -55,12 +55,7 @@ def split_extension(name: str) -> tuple[str, str]:
 
 def is_picture(ext: str, videos: bool) -> bool:
     """Return whether an extension is that of an image, or of a video where these are wanted."""
-    return is_image_extension(ext) or (videos and is_video(ext))
-
-
-def is_video(name: str) -> bool:
-    """Return whether a file's name, or its extension, is that of a video."""
-    return media.medium_of(name) == "a video"
+    return is_image_extension(ext) or (videos and media.is_video(ext))
 
 
 def is_paper(name: str) -> bool:

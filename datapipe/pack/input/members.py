@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.ignore import ignored_by, why_ignored
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
 from datapipe.index.tar import contents
-from datapipe.index.tar.grouping import Group, Grouped, split_name
+from datapipe.index.tar.grouping import Group, Grouped, ext_of
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.raw_sample import (
     Blob,
@@ -23,6 +23,7 @@ from datapipe.pack.input.raw_sample import (
     RawInput,
     RawSample,
     RawVideo,
+    ReadOptions,
     Reject,
     printable,
 )
@@ -33,27 +34,18 @@ from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
 def tar_members(path: Path, group: Group) -> list[tuple[contents.Content, Blob]]:
     """Return the members of a sample in a tar as (content, bytes)."""
     return [
-        (
-            contents.content_of((split_name(m.name) or ("", ""))[1], m.start),
-            Blob(path, m.offset, m.size, m.name),
-        )
+        (contents.content_of(ext_of(m.name), m.start), Blob(path, m.offset, m.size, m.name))
         for m in group.members
     ]
 
 
-def read_members(
-    tar: TarScanner, ignore: Sequence[str], notes: Notes, label: str
-) -> Iterator[TarMember]:
-    """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
-    for member in contents.with_starts(tar):
-        if ignore and (pattern := ignored_by(member.name, ignore)):
-            notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
-        else:
-            yield member
-    for name, why in tuple(tar.unread):
-        if pattern := ignored_by(name, ignore):
-            notes.leave_out(f"{label}:{printable(name)}", why_ignored(pattern))
-            tar.unread.remove((name, why))
+def read_members(tar: TarScanner, label: str, options: ReadOptions) -> Iterator[TarMember]:
+    """Yield the members of a tar as `kept_members` does; those that `--ignore` names are noted."""
+
+    def leave_out(name: str, reason: str) -> None:
+        options.notes.leave_out(f"{label}:{printable(name)}", reason)
+
+    return contents.kept_members(tar, parse_ignore(options.ignore), leave_out)
 
 
 def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:
@@ -63,11 +55,7 @@ def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]
 
 
 def sample_of_members(
-    source: str,
-    members: Sequence[tuple[contents.Content, Blob]],
-    notes: Notes,
-    *,
-    videos: bool = False,
+    source: str, members: Sequence[tuple[contents.Content, Blob]], options: ReadOptions
 ) -> RawSample | Reject:
     """Return the sample of members given as (content, bytes), or why it is rejected.
 
@@ -75,10 +63,11 @@ def sample_of_members(
     their numbers, others in that of the members. Of several texts such as `txt` the first counts;
     without one, those with names of their own, see `find_texts`. Of several JSON members the first
     counts, and one such as `json` before one such as `meta.json`. The others are kept as they are,
-    and noted. Without an image, a medium that no loader reads makes a reject. With `videos`, each
-    follows the images.
+    and noted. Without an image, a medium that no loader reads makes a reject. Videos, if they are
+    wanted, follow the images.
     """
-    clips = [member for member in members if videos and member[0].medium == "a video"]
+    notes = options.notes
+    clips = [each for each in members if options.videos and each[0].medium == "a video"]
     members = [member for member in members if member not in clips]
     is_image = [content.kind == "image" or content.converted for content, _ in members]
     images = list(compress(members, is_image))

@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.media import medium_of
+from datapipe.index.media import is_video
 from datapipe.pack.notes import Notes
 from datapipe.pack.writers.ustar import MAX_SIZE
 
@@ -212,8 +212,7 @@ Picture = RawImage | RawVideo
 
 def raw_picture(blob: Blob | InlineBlob) -> Picture:
     """Return a file as an image or a video, by its name."""
-    is_video = medium_of(blob.name) == "a video"
-    return RawVideo((blob,), blob.label) if is_video else RawImage(blob)
+    return RawVideo((blob,), blob.label) if is_video(blob.name) else RawImage(blob)
 
 
 class RawSample(NamedTuple):

@@ -65,7 +65,7 @@ class Survey:
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
 
     def is_picture(self, ext: str) -> bool:
-        """Return whether an extension is that of an image, or of a video that counts as one."""
+        """Return whether a name or extension is that of an image, or a video that counts as one."""
         return is_picture(ext, self.videos)
 
     def inside(self, folder: str) -> Survey:

@@ -1,8 +1,8 @@
 """JSON files of captions: COCO, Karpathy's splits, TextCaps, and objects of images.
 
 Sources of the layouts: https://cocodataset.org/#format-data, "Image Captioning";
-https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also
-of RSICD), https://textvqa.org/textcaps/dataset.
+https://cs.stanford.edu/people/karpathy/deepimagesent/ (`dataset.json`, also of RSICD),
+https://textvqa.org/textcaps/dataset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
-from datapipe.pack.input.disk_join import Entries, disk_join, identity
+from datapipe.pack.input.disk_join import Entries, disk_join, id_in, identity
 from datapipe.pack.input.file_starts import ends_of
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.input.rejected import rejected
@@ -41,7 +41,6 @@ _TEXTS = ("caption", "captions", "text")
 _PROBES = 20
 _ARRAYS = ("images", "annotations")
 _LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays
-_NO_ID = "is missing, or is neither integer nor text"
 
 
 def _text(value: Any) -> str:
@@ -118,9 +117,7 @@ def _without_captions(path: Path) -> PackError:
 
 
 def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
-    id = identity(image.get("id"))
-    if id is None:
-        raise MissingMember(f"`id` {_NO_ID}")
+    id = id_in(image, "id")
     if not join.claim(id):
         raise DecodeError(
             f"an image before it has the same id {id}; the captions are with that one"
@@ -136,15 +133,13 @@ def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
 
 def _annotation(annotation: dict[str, Any]) -> tuple[str, Any]:
     """Return the image of an annotation, with its caption and its other fields."""
-    caption, image = annotation.get("caption"), identity(annotation.get("image_id"))
+    caption = annotation.get("caption")
     if caption is None:
         raise MissingMember("annotation has no `caption`")
     if not isinstance(caption, str):
         raise DecodeError(f"`caption` is a {type(caption).__name__}, not text")
-    if image is None:
-        raise MissingMember(f"`image_id` {_NO_ID}")
     rest = {name: annotation[name] for name in annotation if name not in ("caption", "image_id")}
-    return image, [caption, rest]
+    return id_in(annotation, "image_id"), [caption, rest]
 
 
 class KarpathyReader(CaptionReader):

@@ -48,8 +48,8 @@ _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 class FolderReader:
     """`a/b.jpg` with `a/b.txt`, `a/b.caption` or `a/b.json` beside it, or with no text at all.
 
-    A text may have the whole name of its image too, as `a/b.jpg.txt`.
-    Texts may be in a parallel folder too. `include` chooses one if there are several, or images.
+    A text may have the whole name of its image, as `a/b.jpg.txt`, and be in a parallel folder.
+    `include` chooses one of several folders of texts, or images.
     """
 
     name = "folder"
@@ -229,20 +229,16 @@ class _Samples:
         """Yield what becomes of a group; `labels` is true if the texts beside images are boxes."""
         names, others, elsewhere = group
         tree, below = self._tree, folder.below
-        images_elsewhere: set[str] = set()  # their stems and names
-        for name in elsewhere:
-            stem, ext = split_extension(name)
-            images_elsewhere |= {stem, name} if tree.is_picture(ext) else set()
+        parts = [(name, *split_extension(name)) for name in names]
+        # gallery-dl and Supervisely call the text `x.jpg.json`.
+        stems = {s for name, stem, ext in parts if tree.is_picture(ext) for s in (name, stem)}
+        pictures = filter(tree.is_picture, elsewhere)
+        stems_elsewhere = {s for name in pictures for s in (name, split_extension(name)[0])}
         given: set[tuple[str, str]] = set()  # stems and extensions of texts that they get
         sidecars: dict[str, dict[str, str | Blob]] = {}
-        stems: set[str] = set()
-        for name in names:
-            stem, ext = split_extension(name)
-            if tree.is_picture(ext):
-                stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
-            elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and tree.takes_text(
-                below + name
-            ):
+        for name, stem, ext in parts:
+            is_text = ext == "json" or (ext in TEXT_EXTENSIONS and not labels)
+            if is_text and tree.takes_text(below + name):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
             stem, ext = split_extension(name)
@@ -252,11 +248,11 @@ class _Samples:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                     continue
-            elif fits and stem in images_elsewhere and (stem, ext) not in given:
+            elif fits and stem in stems_elsewhere and (stem, ext) not in given:
                 given.add((stem, ext))
                 continue
             if text.reports:
-                has_image = stem in stems | images_elsewhere
+                has_image = stem in stems or stem in stems_elsewhere
                 yield from self._left_over(
                     text.folder, name, has_image, labels=False, parallel=True
                 )
@@ -264,10 +260,9 @@ class _Samples:
             for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         # Only an image, another and their text have a stem that is shared.
-        parts = map(split_extension, names if len(names) > 2 else ())
-        alike = Counter(stem for stem, ext in parts if tree.is_picture(ext))
-        for name in names:
-            stem, ext = split_extension(name)
+        shared = parts if len(parts) > 2 else ()
+        alike = Counter(stem for _, stem, ext in shared if tree.is_picture(ext))
+        for name, stem, ext in parts:
             if tree.is_picture(ext):
                 if tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}

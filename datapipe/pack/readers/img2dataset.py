@@ -33,8 +33,6 @@ _INTERRUPTED = "img2dataset was interrupted in this shard; run it again to finis
 
 _Row = Mapping[str, Any]
 _Members = list[tuple[Content, Blob]]
-
-
 _Downloaded = tuple[str, str, _Members]  # a sample: key of its row, source, members
 
 
@@ -184,8 +182,7 @@ def _read_tar(
     with TarScanner(path) as tar:
         cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
         try:
-            ignore = parse_ignore(options.ignore)
-            members.extend(read_members(tar, ignore, options.notes, path.name))
+            members.extend(read_members(tar, path.name, options))
         except StoreError:
             is_tar = tar.bytes < 512 or tar.read(257, 5) == b"ustar"
             if not (interrupted and is_tar):
@@ -236,7 +233,7 @@ def _read_folder(
 
 
 def _sample(source: str, members: _Members, row: _Row | None, options: ReadOptions) -> Input:
-    sample = sample_of_members(source, members, options.notes, videos=options.videos)
+    sample = sample_of_members(source, members, options)
     if isinstance(sample, Reject):
         return sample
     if not sample.images:

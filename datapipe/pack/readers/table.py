@@ -300,7 +300,7 @@ def _sample(
     record, videos = take_videos(fields.with_videos(record)) if options.videos else (record, [])
     mapped = fields.read(record, files)
     if fields.has_turns and options.map is None:
-        refuse_bad_answer(record, {field for each in fields.sources for field in each.fields})
+        refuse_bad_answer(record, fields.fields)
     read = {image.label for image in fields.images if image.kind == "field"}
     pictured = without_videos(record) if videos else record
     for field in unused_images(pictured, mapped.images):

@@ -277,22 +277,19 @@ def _are_lines(path: Path) -> bool:
 
 def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[Any, str]]:
     """Yield the questions of a file, each with its name in an object, as far as in `most` bytes."""
-    if array != _OF_IMAGES:
-        if array:
-            for _, _, question in read_member_arrays(path, {array}, most=most):
-                yield question, ""
-        else:
-            for name, question in read_members(path, most=most):
-                yield question, name
-        return
-    if not ends_of(path, 64)[0].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        return
-    with closing(read_file(path, path.name)) as records:
-        for _, record in records:
-            questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
-            # What is no such image is yielded as None, and rejected.
-            for question in questions if isinstance(questions, list) else [None]:
-                yield question, ""
+    if not array:
+        for name, question in read_members(path, most=most):
+            yield question, name
+    elif array != _OF_IMAGES:
+        for _, _, question in read_member_arrays(path, {array}, most=most):
+            yield question, ""
+    elif ends_of(path, 64)[0].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        with closing(read_file(path, path.name)) as records:
+            for _, record in records:
+                questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
+                # What is no such image is yielded as None, and rejected.
+                for question in questions if isinstance(questions, list) else [None]:
+                    yield question, ""
 
 
 def _is_question(entry: Any) -> bool:

@@ -10,8 +10,8 @@ from posixpath import basename, dirname
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.findings import said_of_repeats
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, tars_at
@@ -149,13 +149,11 @@ class WebDatasetReader:
     def read(self, source: Tars, options: ReadOptions) -> Iterator[Input]:
         check_ends(source.shards)
         again: list[str] = []
-        ignore = parse_ignore(options.ignore)
         judged = False
         for shard, name in zip(source.shards, map(printable, source.names()), strict=True):
             options.wait(shard)
             with TarScanner(shard) as tar:
-                members = read_members(tar, ignore, options.notes, name)
-                groups = group_members(members, tar.unread)
+                groups = group_members(read_members(tar, name, options), tar.unread)
                 if groups.samples and not judged:
                     refuse_folder_in_tar(tar, groups.samples, source.shards)
                     judged = True
@@ -163,15 +161,10 @@ class WebDatasetReader:
                 label = f"{name}:{group.name}"
                 if group.number > 1:
                     again.append(label)
-                yield sample_of_members(
-                    label, tar_members(shard, group), options.notes, videos=options.videos
-                )
+                yield sample_of_members(label, tar_members(shard, group), options)
             yield from member_rejects(name, groups, tar)
         if again:
-            options.notes.decide(
-                f"{len(again):,} samples have the key of an earlier one in their tar, for example "
-                f"{again[0]}; each is a sample of its own, as for WebDataset"
-            )
+            options.notes.decide(said_of_repeats(again))
 
 
 READER = WebDatasetReader()

@@ -111,16 +111,14 @@ def _recognised(
     ]
     # Loose images are meant only where nothing else is, see `_meant`.
     folder = next((reading for reading in readings if reading.reader.name == "folder"), None)
-    others = [reading for reading in readings if reading is not folder]
-    if folder is not None:
-        others = [reading for reading in others if not are_unpacked(reading)]
+    others = [r for r in readings if r is not folder and not (folder and are_unpacked(r))]
     if others and (meant := _meant(others, folder)) is not folder:
         return meant
     if folder is None:
         if _maps_pictures(options):
             if readers["webdataset"].recognises(survey, replace(options, map=None)):
                 raise _no_columns(options, "webdataset")
-            tables = any(kind_of(Path(p)) not in (None, "", "json") for p in survey.top.paths())
+            tables = any(kind_of(Path(p)) not in ("", "json") for p in survey.top.paths())
             if survey.is_folder and not tables and loose_images(survey).pairs:
                 raise _no_columns(options, "folder")
         raise unrecognized(survey, survey.walk(most=_QUICK), options)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.named_counts import NamedCounts
-from datapipe.pack.input.disk_join import Entries, Entry, disk_join, identity
+from datapipe.pack.input.disk_join import Entries, Entry, disk_join, id_in
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.input.rejected import rejected
 from datapipe.pack.input.survey import Survey
@@ -70,7 +70,7 @@ class Join:
                             yield source, row
                             continue
                         body = [source, kept.put(row)]
-                        index.load([Entry(number, _id(row, self.image_key), body)])
+                        index.load([Entry(number, id_in(row, self.image_key), body)])
                     except (SampleError, RecursionError) as error:
                         yield source, rejected(source, error)
             for source, text in texts:
@@ -87,7 +87,7 @@ class Join:
                 options.notes.decide(line)
 
     def _image(self, text: Mapping[str, Any], index: Entries, kept: _SpooledRows) -> dict[str, Any]:
-        id = _id(text, self.text_key)
+        id = id_in(text, self.text_key)
         found = [body for _, body in index.of(id)]
         if not found:
             raise MissingMember(f"no image has the `{self.image_key}` {id}")
@@ -215,10 +215,3 @@ def _groups(
                 continue  # such as a JSON object beside the tables
             if record is not None:
                 yield name_below(survey.raw, group.files[0]), group, record
-
-
-def _id(record: Mapping[str, Any], key: str) -> str:
-    id = identity(record.get(key))
-    if id is None:
-        raise MissingMember(f"`{key}` is missing, or is neither integer nor text")
-    return id

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.images.header import is_image_name
-from datapipe.index.media import medium_of
+from datapipe.index.media import is_video
 from datapipe.index.tar.contents import named_image
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import Picture, RawImage, RawVideo
@@ -177,7 +177,7 @@ def field_of_videos(record: Record) -> str | None:
 def _names_video(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(map(_names_video, value))
-    return isinstance(value, str) and medium_of(value) == "a video" and is_path(value)
+    return isinstance(value, str) and is_video(value) and is_path(value)
 
 
 def _replaced(value: Any) -> Any:

@@ -35,14 +35,14 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.input.rejected import rejected
+from datapipe.pack.input.texts import dump, read_caption, read_record
 from datapipe.pack.records.fields.field_map import apply_map
 from datapipe.pack.records.videos import in_order
 from datapipe.pack.teaching import SampleLesson, look
 from datapipe.pack.workers.library_messages import LibraryMessages
-from datapipe.pack.workers.texts import dump, encode, read_caption, read_record
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
-from datapipe.text.sample_text import raw_text, sample_text
+from datapipe.text.sample_text import encode, raw_text, sample_text
 from datapipe.text.videos import VIDEO_FIELD, Video, frame_extension, write_videos
 
 Check = Literal["decode", "header"]
@@ -153,7 +153,7 @@ class _Sample:
         if isinstance(raw_caption, NamedTexts):
             raw_caption, settled, unused = settle(raw_caption, record, self.options.map)
             others = (*unused, *others)
-            if record is not None and self.options.map is None and unused:
+            if unused and self.options.map is None:
                 beside = f"a text `{unused[0][0]}` beside that of their JSON"
             if settled is not record:
                 record, content = settled, encode(dump(settled))
@@ -225,9 +225,7 @@ class _Sample:
                 closing(VideoReader(file, options, smaller, max_pixels=limit)) as reader,
             ):
                 for frame, (content, info) in enumerate(reader.encoded()):
-                    view = self.buffer.put(content)
-                    self.sizes.append(ImageSize(*info.upright, info.orientation))
-                    self.add(_prefix(number, frame), info.format, view)
+                    self.add_encoded(_prefix(number, frame), info, self.buffer.put(content))
         except DecodeError as error:
             raise DecodeError(error.reason, member=error.member or blob.label) from error
         self.videos.append(Video(video.name, first, reader.times, reader.duration, reader.fps))
@@ -301,8 +299,7 @@ class _Sample:
             content, info = encoded
             self.saved += 0 if form else len(data) - len(content)
             data = self.buffer.replace(content)
-        self.sizes.append(ImageSize(*info.upright, info.orientation))
-        self.add(image.prefix, info.format, data)
+        self.add_encoded(image.prefix, info, data)
 
     def add_pages(
         self, image: RawImage, data: bytes, info: ImageInfo, messages: LibraryMessages
@@ -311,9 +308,13 @@ class _Sample:
         pages = encode_pages(data, info, self.options.shrink, max_pixels=self.options.max_pixels)
         for number, (content, page) in enumerate(pages):
             view = self.buffer.put(content) if number else self.buffer.replace(content)
-            self.sizes.append(ImageSize(*page.upright, page.orientation))
-            self.add(image.prefix, page.format, view)
+            self.add_encoded(image.prefix, page, view)
         self.notes += [(text, image.blob.label) for text in messages.notes()]
+
+    def add_encoded(self, prefix: str, info: ImageInfo, data: memoryview) -> None:
+        """Complete the member of an image that was laid out last."""
+        self.sizes.append(ImageSize(*info.upright, info.orientation))
+        self.add(prefix, info.format, data)
 
     def add(self, prefix: str, kind: str, data: memoryview) -> None:
         """Complete the member that was laid out last."""

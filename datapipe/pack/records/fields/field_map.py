@@ -34,7 +34,7 @@ _ALIASES = {"images": "image", "videos": "video", "text": "caption", "conversati
 _ITEM = re.compile(r"""((?:[^,'"{\[]|'[^']*'|"[^"]*"|\{[^}]*\}|\[[^\]]*\]|['"{\[])+)(?:,|$)""")
 # How pandas, Python and spreadsheets spell that there is none; no caption says this and no more,
 # while an answer may be "None".
-NAN = frozenset({"nan", "NaN", "<NA>"})
+_NAN = frozenset({"nan", "NaN", "<NA>"})
 _NOTHING = frozenset({"None", "null", "NULL", "N/A", "n/a", "#N/A"})
 _WORDS = ("value", "content", "text", "raw", "answer", "caption")  # of an object that is a text
 
@@ -261,6 +261,13 @@ def has_text(value: Any) -> bool:
     return isinstance(value, Mapping) and any(isinstance(value.get(n), str) for n in _WORDS)
 
 
+def is_there(value: Any) -> bool:
+    """Return whether a cell is not empty: neither null, blank nor one of the ways to write NaN."""
+    if isinstance(value, str):
+        return bool(value.strip()) and value.strip() not in _NAN
+    return value is not None and value == value
+
+
 def _is_pair(item: Any) -> bool:
     is_two = isinstance(item, list | tuple) and len(item) == 2
     return is_two and all(isinstance(text, str) for text in item)
@@ -291,14 +298,12 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
         return [text for item in value for text in _texts(item, source)]
     if has_text(value):
         value = next(value[name] for name in _WORDS if isinstance(value.get(name), str))
-    if value is None or (isinstance(value, str) and not value.strip()) or value != value:
+    if not is_there(value):
         return []
-    if isinstance(value, str):
-        return [] if value.strip() in NAN else [value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, date | time):  # of Parquet, as are decimals
+        return [value.isoformat()]
+    if isinstance(value, str | int | float | Decimal) and not isinstance(value, bool):
         return [str(value)]
-    if isinstance(value, Decimal | date | time):  # of Parquet
-        return [value.isoformat() if hasattr(value, "isoformat") else str(value)]
     raise DecodeError(f"column `{source}` holds a {type(value).__name__}, not text")
 
 

@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.records.fields.field_map import NAN, FieldMap
+from datapipe.pack.records.fields.field_map import FieldMap, is_there
 from datapipe.pack.records.fields.field_path import FieldSource, parse_list
 from datapipe.pack.records.fields.refusals import TableColumns
 from datapipe.text.conversation import PAIRS
@@ -49,7 +49,7 @@ def donut_text(table: TableColumns) -> FieldMap | None:
         first: dict[str, Any] = {}
         for parse in parses:
             question = parse.get("question") if isinstance(parse, Mapping) else None
-            if not isinstance(question, str) or not _is_there(question):
+            if not isinstance(question, str) or not is_there(question):
                 raise DecodeError(f"`{name}` has an entry in `gt_parses` without a question")
             first.setdefault(question, parse.get("answer"))
         return [{"question": question, "answer": answer} for question, answer in first.items()]
@@ -83,9 +83,9 @@ def turns_in_lists(table: TableColumns) -> FieldMap | None:
                 f"`{name}` has {len(questions)} in `{asked}` and {len(answers)} in `{answered}`"
             )
         pairs = list(zip(questions, answers, strict=True))
-        if any(_is_there(question) != _is_there(answer) for question, answer in pairs):
+        if any(is_there(question) != is_there(answer) for question, answer in pairs):
             raise DecodeError(f"`{name}` has only one of `{asked}` and `{answered}` at a place")
-        pairs = [pair for pair in pairs if _is_there(pair[0])]
+        pairs = [pair for pair in pairs if is_there(pair[0])]
         if not pairs:
             raise MissingMember(f"`{name}` holds no question")
         return [{asked: question, answered: answer} for question, answer in pairs]
@@ -165,15 +165,14 @@ class _Choices:
         texts, labels = held.get("text"), held.get("label")
         if isinstance(texts, list) and isinstance(labels, list):  # of ARC
             return dict(zip(map(str, labels), map(str, texts), strict=False))
-        return {str(k): str(text) if _is_there(text) else "" for k, text in held.items()}
+        return {str(k): str(text) if is_there(text) else "" for k, text in held.items()}
 
-    def names_choices(self, record: Mapping[str, Any]) -> bool:
+    def names_choices(self, record: Mapping[str, Any], choices: Mapping[str, str]) -> bool:
         """Return whether the question lists its choices itself, and as the answer names them.
 
         An answer such as `B` or `1` has to stand before the text of a choice there.
         """
         question, right = str(record.get(self.question)), _whole(record.get(self.right))
-        choices = self.listed(record)
         texts = list(filter(None, choices.values()))
         if not texts or not all(_names(question, text) for text in texts):
             return False
@@ -192,20 +191,21 @@ class _Choices:
         if not isinstance(question, str):
             return None
         context = record.get(self.context) if self.context else None
-        lines = [context] if isinstance(context, str) and _is_there(context) else []
-        choices = {letter: text for letter, text in self.listed(record).items() if text}
-        if self.names_choices(record) or all(
-            _is_labelled(question, letter, text) for letter, text in choices.items()
-        ):
-            choices = {}
-        shown = [f"{letter}. {text}" for letter, text in choices.items()]
+        lines = [context] if isinstance(context, str) and is_there(context) else []
+        choices = self.listed(record)
+        pairs = [(letter, text) for letter, text in choices.items() if text]
+        shown = [f"{letter}. {text}" for letter, text in pairs]
+        listed = all(_is_labelled(question, *pair) for pair in pairs)
+        if listed or self.names_choices(record, choices):
+            shown = []
         said = record.get(self.choices[0]) if len(self.choices) == 1 else None
         if (
             isinstance(said, str)
+            and is_there(said)
             and parse_list(said) is None
             and " ".join(said.split()) not in " ".join(question.split())
         ):
-            shown = [said.strip()] if _is_there(said) else []  # a text of all of them
+            shown = [said.strip()]  # a text of all of them
         return "\n".join([*lines, question, *shown])
 
     def answer(self, record: Mapping[str, Any]) -> str | None:
@@ -214,30 +214,27 @@ class _Choices:
         An answer in words stays as it is, as does any to a question that lists its choices.
         """
         right = _whole(record.get(self.right))
-        if not _is_there(right) or isinstance(right, bool):
+        if not is_there(right) or isinstance(right, bool):
             return None
-        if self.names_choices(record):
-            return str(right).strip()
         choices = self.listed(record)
+        if self.names_choices(record, choices):
+            return str(right).strip()
         letters, texts = list(choices), list(choices.values())
-        if isinstance(right, str):
-            word = right.strip()
-            if word in texts:
-                index = texts.index(word)
-            elif word in letters:
-                index = letters.index(word)
-            elif word.isdecimal():
-                index = int(word)
-            elif any(texts) and (found := _LETTER.fullmatch(word)):
-                upper = found[1].upper()
-                index = next((n for n, k in enumerate(letters) if k.upper() == upper), -1)
-            else:
-                return right
-        elif isinstance(right, int):
-            index = right
-        else:
+        if not any(texts) or not isinstance(right, str | int):
             return str(right)
-        if not any(texts):
+        word = str(right).strip()
+        if isinstance(right, int):
+            index = right
+        elif word in texts:
+            index = texts.index(word)
+        elif word in letters:
+            index = letters.index(word)
+        elif word.isdecimal():
+            index = int(word)
+        elif found := _LETTER.fullmatch(word):
+            upper = found[1].upper()
+            index = next((n for n, k in enumerate(letters) if k.upper() == upper), -1)
+        else:
             return str(right)
         if not 0 <= index < len(texts) or not texts[index]:
             there = len(list(filter(None, texts)))
@@ -271,28 +268,22 @@ def _names(question: str, text: str) -> bool:
 
 def _lettered(values: Sequence[Any]) -> dict[str, str]:
     """Return choices by letter, in order: by the letters they have themselves, or A, B, C."""
-    choices = [value for value in values if _is_there(value)]
+    choices = [value for value in values if is_there(value)]
     letters = list(ascii_uppercase[: len(values)])
     if choices and all(isinstance(choice, Mapping) for choice in choices):
         texts, labels = (
-            [next((str(c[n]) for n in names if _is_there(c.get(n))), "") for c in choices]
+            [next((str(c[n]) for n in names if is_there(c.get(n))), "") for c in choices]
             for names in (_TEXTS, _LABELS)
         )
         if len({*labels} - {""}) == len(labels):
             letters = labels
     else:
-        texts = [str(value) if _is_there(value) else "" for value in values]
+        texts = [str(value) if is_there(value) else "" for value in values]
         found = [_OWN_LETTER.match(text) for text in texts]
         pairs = list(zip(letters, texts, found, strict=False))
         if all(f["letter"].upper() == k if f else not text for k, text, f in pairs):
             texts = [text[f.end() :].strip() if f else "" for _, text, f in pairs]
     return dict(zip(letters, texts, strict=False))
-
-
-def _is_there(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(value.strip()) and value.strip() not in NAN
-    return value is not None and value == value
 
 
 def choice_sources(names: Mapping[str, str]) -> tuple[tuple[str, FieldSource], ...]:

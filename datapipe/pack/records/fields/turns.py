@@ -37,7 +37,6 @@ _TEXTS = ("value", "content")
 _PREFERENCES = ("chosen", "rejected", "chosen_response", "rejected_response")
 _VERDICTS = ("kto_tag", "label")  # of LLaMA-Factory and TRL: false is what must not be learnt
 
-
 Record = Mapping[str, Any]
 
 
@@ -75,8 +74,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     unfilled = [part for part in parts if not _filled(part)]
     in_parts: list[Any] = []
     turns = [_named(turn, in_parts) for turn in turns]
-    texts = [turn.get("value", turn.get("content")) for turn in turns]
-    named = [path for text in texts if isinstance(text, str) for path in paths_in(text)]
+    named = [path for turn in turns for path in _paths(turn)]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
     by_name = not (in_parts or named)
     listed, kept = _images_beside(record, by_name=by_name, numbered=numbered)
@@ -114,9 +112,14 @@ def has_images(turns: Any) -> bool:
     for turn in turns if isinstance(turns, list) else ():
         if isinstance(turn, Mapping):
             _named(turn, found)
-            text = turn.get("value", turn.get("content"))
-            found += paths_in(text) if isinstance(text, str) else ()
+            found += _paths(turn)
     return bool(found)
+
+
+def _paths(turn: Record) -> list[str]:
+    """Return the paths of images that the text of a turn names."""
+    text = turn.get("value", turn.get("content"))
+    return paths_in(text) if isinstance(text, str) else []
 
 
 def refuse_preferences(record: Record, field: str) -> None:

@@ -12,7 +12,7 @@ from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
-from datapipe.index.media import START, medium_of
+from datapipe.index.media import START, is_video
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.records.fields.field_path import parse_list
 from datapipe.pack.records.images.roots import Images, Spelled
@@ -110,9 +110,9 @@ def name_of_image(value: Any, number: int, kind: str = "image") -> str:
 def with_names(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:
     """Return the record with names in place of the images that stand in it as bytes or base64."""
     names = {
-        id(image): name_of_image(image, number)
+        id(image): name
         for number, image in enumerate(images)
-        if not isinstance(image, str) or name_of_image(image, number) != image
+        if (name := name_of_image(image, number)) != image
     }
 
     def named(value: Any) -> Any:
@@ -315,8 +315,7 @@ def may_be_path(text: str, *, videos: bool = False) -> bool:
 
     With `videos`, it may be that of a video.
     """
-    is_file = has_image_extension(text) or (videos and medium_of(text) == "a video")
-    return is_file and is_path(text)
+    return (has_image_extension(text) or (videos and is_video(text))) and is_path(text)
 
 
 def is_path(text: str) -> bool:

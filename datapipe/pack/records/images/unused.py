@@ -16,7 +16,7 @@ from datapipe.pack.records.images.fields import (
     may_be_path,
     says_image,
 )
-from datapipe.text.conversation import TURN_FIELDS, read_turns
+from datapipe.text.conversation import turns_in
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 
 _MAX_DEPTH = 4
@@ -66,17 +66,17 @@ def map_of_turns(record: Mapping[str, Any], images: Sequence[Any], field: str) -
 
     It is "" if the text marks the places of its images and has none for those of the field.
     """
-    turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
+    chat, turns = turns_in(record)
     held = [(name, image_list(value)) for name, value in record.items() if value]
     taken = [name for name, (first, *_) in held if any(first is image for image in images)]
-    if turns is None or (images and not taken):  # the images stand in the turns
+    if not turns or (images and not taken):  # the images stand in the turns
         return ""
     further = len(image_list(record[field])) if field in record else 1
-    texts = [turn.text for turn in read_turns(record[turns]) or ()]
-    places = sum(text.count(IMAGE_PLACE) for text in mark_all(texts, len(images)))
+    texts = mark_all([turn.text for turn in turns], len(images))
+    places = sum(text.count(IMAGE_PLACE) for text in texts)
     if places and places != len(images) + further:
         return ""
-    return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={turns}"])
+    return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={chat}"])
 
 
 def _is_one_of(path: str, names: Sequence[str]) -> bool:

@@ -14,9 +14,9 @@ from datapipe.errors import PackError
 from datapipe.pack.input.file_kinds import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams import parquet_records
-from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
+from datapipe.pack.records.streams.csv_records import read_csv
 from datapipe.pack.records.streams.json_stream import read_json
-from datapipe.pack.records.streams.text_file import open_text
+from datapipe.pack.records.streams.text_file import CONVERT, open_text
 
 _SAMPLE = 4 << 20
 _FIRST = 100

@@ -14,13 +14,9 @@ from typing import Any, BinaryIO
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.images.fields import is_image
-from datapipe.pack.records.streams.text_file import is_utf8
+from datapipe.pack.records.streams.text_file import CONVERT, is_utf8
 
 _LARGEST_FIELD = 1 << 26
-CONVERT = (
-    "convert it from the encoding that it is in, for example with `iconv -f WINDOWS-1252 -t UTF-8`"
-)
-"""Remedy for text that is not UTF-8."""
 _NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.records.streams.text_file import is_utf8, open_text
+from datapipe.pack.records.streams.text_file import CONVERT, is_utf8, open_text
 
 READ_BYTES = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -348,8 +348,7 @@ class _JsonCursor:
             except UnicodeDecodeError as error:
                 offset = self._bytes - len(self._decoder.getstate()[0]) + error.start
                 raise PackError(
-                    f"{self._path} is not UTF-8 at about byte {offset}; convert it, for example "
-                    "with `iconv -t UTF-8`"
+                    f"{self._path} is not UTF-8 at about byte {offset}; {CONVERT}"
                 ) from error
             self._bytes += len(data)
             if self._left is not None:

@@ -12,6 +12,11 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.pack.records.streams.parquet_records import refuse_pointer
 
+CONVERT = (
+    "convert it from the encoding that it is in, for example with `iconv -f WINDOWS-1252 -t UTF-8`"
+)
+"""Remedy for text that is not UTF-8."""
+
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 

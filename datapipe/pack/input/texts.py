@@ -9,7 +9,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError
 from datapipe.pack.input.raw_sample import Blob, InlineBlob
-from datapipe.text.sample_text import as_record, parse_json, parse_text
+from datapipe.text.sample_text import as_record, encode, parse_json, parse_text
 
 
 def read_caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
@@ -61,14 +61,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return value
-
-
-def encode(text: str) -> bytes:
-    """Return a text as UTF-8; DecodeError if it has half a character."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
-        raise DecodeError(
-            f"text has the lone surrogate U+{ord(text[error.start]):04X}, half of a character that "
-            "was cut in two, and cannot be written as UTF-8; repair the text"
-        ) from error

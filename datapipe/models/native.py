@@ -52,7 +52,8 @@ def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     # Its video processor does not know `min_pixels` and `max_pixels`.
     limits = _limits({"size": files.videos.get("size")}, 128 * 32 * 32, 768 * 32 * 32)
     video = VideoSpec(**limits, limits="video")
-    return _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
+    image, text = _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
+    return image, replace(text, seq_idx=files.model_type in ("qwen3_5", "qwen3_5_moe"))
 
 
 def _qwen_vl(

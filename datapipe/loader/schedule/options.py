@@ -26,7 +26,7 @@ TYPE_KEYS = ("token_type_ids", "mm_token_type_ids")
 BATCH_KEYS = frozenset(
     {
         *("input_ids", "labels", "attention_mask", "position_ids", "use_cache"),
-        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
         *IMAGE_KEYS,
         *TYPE_KEYS,
     }

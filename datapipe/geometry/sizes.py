@@ -48,6 +48,7 @@ def native_size(
     min_pixels: int,
     max_pixels: int,
     least_side: int = 1,
+    least: int = 0,
     frames: int | None = None,
     temporal: int = 1,
 ) -> tuple[Int64, Int64]:
@@ -59,9 +60,10 @@ def native_size(
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
     With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
-    `smart_resize`. With `frames`, each image is a frame of a video with so many frames; the limits
-    are for the pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of
-    Qwen3-VL's video processor.
+    `smart_resize`. With `least`, rounded sides are at least that before their area is compared
+    with the limits, as in LFM2-VL's. With `frames`, each image is a frame of a video with so many
+    frames; the limits are for the pixels of all of them, in patches of `temporal` frames, as in the
+    `smart_resize` of Qwen3-VL's video processor.
     """
     check_sizes(widths, heights)
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
@@ -70,8 +72,9 @@ def native_size(
         small = scale > 1
         wide, high = (np.where(small, np.trunc(side * scale), side) for side in (wide, high))
     # rint rounds halves to even, as Python's round does.
-    across = np.rint(wide / multiple_of) * multiple_of
-    down = np.rint(high / multiple_of) * multiple_of
+    across, down = (
+        np.maximum(np.rint(side / multiple_of) * multiple_of, least) for side in (wide, high)
+    )
     count = whole = 1
     if frames is not None:
         count = max(frames, temporal)  # a single one is repeated

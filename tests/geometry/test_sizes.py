@@ -18,9 +18,9 @@ from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
+from datapipe.geometry.tiles import anyres_tokens, best_grid, naflex_grid, per_tile, tile_grid
 
-from ..models.video_processors import qwen3_vl_resize
+from ..models.video_processors import Lfm2VlImageProcessor, qwen3_vl_resize
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
@@ -120,6 +120,20 @@ def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(width, he
 def test_tile_grids_are_those_of_internvl(sizes, tile, most):
     assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
         get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
+    ]
+
+
+@given(sizes=SIZES, most=st.sampled_from([3, 10]))
+def test_sizes_and_tiles_are_those_of_lfm2_vl(sizes, most):
+    theirs, limits = Lfm2VlImageProcessor(), {"min_pixels": 256**2, "max_pixels": 512**2}
+    found = native_size(*columns(sizes), multiple_of=32, least=32, **limits)
+    assert pairs(found) == [theirs.smart_resize(h, w, 2, 64, 256, 16) for w, h in sizes]
+    options = {"tile": 512, "max_tiles": most, "patch": 16, "multiple_of": 32}
+    assert pairs(naflex_grid(*columns(sizes), **options, max_pixels=512**2)) == [
+        theirs._get_grid_layout(h, w, 2, most, 512)[:2]
+        if theirs._is_image_too_large(h, w, 256, 16, 2, 2.0)
+        else (1, 1)
+        for w, h in sizes
     ]
 
 

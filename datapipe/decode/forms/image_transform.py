@@ -30,7 +30,8 @@ class ImageTransform(ABC):
     to them. Rows, tokens and shapes follow from them alone, so that they can be planned.
     """
 
-    padded: ClassVar[bool] = False  # rows are as large as the largest image of a batch
+    padded: ClassVar[bool] = False  # rows have padding, of zeros after normalisation
+    facts_of_rows: ClassVar[bool] = False  # `facts` are of each row, and not of each image
     nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
     def __init__(self, spec: ImageSpec) -> None:
@@ -135,7 +136,8 @@ class ImageTransform(ABC):
         if self.spec.one_size or (image.width, image.height) == (width, height):
             return
         alike = self._target(image.height, image.width) == self._target(height, width)
-        if not alike or self.spec.grids is not None:  # `image_sizes` of grids are the originals'
+        # `image_sizes` of grids are the originals', and thumbnails have shapes of their own.
+        if not alike or self.spec.grids is not None or self.facts_of_rows:
             raise TransformError(
                 f"transform made an image of {image.width}x{image.height} pixels of one of "
                 f"{width}x{height}, on which the plan counts with resize={self.spec.resize!r}; "

@@ -162,6 +162,8 @@ class ImageSpec:
             for a fixed size. Without it, only images of 336 x 336 pixels have a known number, 576.
         merge: patches along each side that become one token.
         temporal: for "native", the frames of a patch, each with the same image.
+        patch_order: for "native", the patches of a token together ("blocks"), or row by row in
+            `pixel_values` of `[patches, 3, patch, patch]`, as for PaddleOCR-VL ("rows").
         mrope: for "native" with tokens, give `position_ids` an axis each for frames, rows and
             columns, as models of the Qwen2-VL family expect; pixels do not depend on it.
         video: for "native", a `VideoSpec` for models that take the frames of a video together.
@@ -169,7 +171,7 @@ class ImageSpec:
         min_pixels, max_pixels: limits of a resized image for "dynamic", "native" and "naflex"; None
             is 3,136 and 1,003,520, as for Qwen2-VL.
         least_side: for "native", the least side in pixels: smaller images count as enlarged to it
-            first, as for GLM-4V.
+            first, as for GLM-4V and PaddleOCR-VL.
         longest: longer side in pixels. For "dynamic" it replaces the limits: larger images are
             scaled to it, and sides are rounded up to multiples, as for Pixtral. For "tiles", all
             images are scaled to it, then stretched to whole tiles.
@@ -214,6 +216,7 @@ class ImageSpec:
     patch: Side | None = None
     merge: Small = 1
     temporal: Small = 1
+    patch_order: Literal["blocks", "rows"] = "blocks"
     mrope: bool = False
     video: Annotated[Any, take_options(VideoSpec)] | None = None
     min_pixels: Area | None = None

@@ -20,6 +20,7 @@ _TAKEN_BY = {
     "fill": ("pad", "tiles"),
     "crop_from": ("crop",),
     "temporal": ("native",),
+    "patch_order": ("native",),
     "mrope": ("native",),
     "video": ("native",),
     "min_pixels": ("dynamic", "native", "naflex"),
@@ -74,6 +75,11 @@ def check_together(spec: ImageSpec) -> None:
         raise PlanError(
             "resize='budget' needs tokens=, the most of an image, and takes normalize=None: models "
             "of this form take pixels from 0 to 1"
+        )
+    if spec.patch_order == "rows" and (spec.temporal != 1 or spec.video is not None):
+        raise PlanError(
+            f"patch_order='rows' with temporal={spec.temporal} and video={spec.video}: models of "
+            "this order take patches of one frame; leave temporal and video out"
         )
     if spec.longest is not None:
         for name in ("min_pixels", "max_pixels", "tiles", "grids", "fill"):

@@ -1,4 +1,4 @@
-"""Qwen2-VL and the models after it, and GLM-4.1V to 4.6V: native sizes, cut into patches.
+"""Qwen2-VL and the models after it, GLM-4.1V to 4.6V, PaddleOCR-VL: native sizes in patches.
 
 `Qwen2VLImageProcessor` of transformers, whose `shortest_edge` and `longest_edge` are numbers of
 pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size` patches.
@@ -10,6 +10,9 @@ pixels of all frames together, and each patch is a run of its own behind its tim
 `Glm4vProcessor` and `Glm46VProcessor`, with their image processors. The limits of an image are
 those of Qwen2-VL, but count its pixels in each frame of a patch. An image is a run of `<|image|>`
 between `<|begin_of_image|>` and `<|end_of_image|>`.
+
+`PaddleOCRVLProcessor` has the limits of Qwen2-VL and its own order of patches. An image is a run of
+`<|IMAGE_PLACEHOLDER|>`.
 """
 
 from __future__ import annotations
@@ -80,13 +83,21 @@ def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     return image, files.text(image_token="<|image|>")
 
 
-def _native(files: ModelFiles, **options: Any) -> ImageSpec:
+def paddleocr_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    limits = _limits(files.images, 384 * 384, 1536 * 1536)
+    image = _native(files, temporal=1, patch_order="rows", **limits)
+    image = replace(image, least_side=image.patch_side * image.merge)
+    return image, files.text(image_token=files.image_token or "<|IMAGE_PLACEHOLDER|>")
+
+
+def _native(files: ModelFiles, *, temporal: int = 2, **options: Any) -> ImageSpec:
     images = files.images
     return ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
         merge=images.get("merge_size", 2),
-        temporal=images.get("temporal_patch_size", 2),
+        temporal=images.get("temporal_patch_size", temporal),
         mrope=True,
         **options,
         **pixel_options(files, "clip"),

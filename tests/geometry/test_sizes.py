@@ -12,6 +12,7 @@ from transformers.image_transforms import get_resize_output_image_size
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from datapipe.decode.presets import PRESETS
@@ -121,6 +122,16 @@ def test_tile_grids_are_those_of_internvl(sizes, tile, most):
     assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
         get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
+
+
+@given(sizes=SIZES)
+def test_native_sizes_with_whole_pixels_are_those_of_paddleocr_vl(sizes):
+    sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 200]
+    assume(sizes)
+    limits = {"min_pixels": 147_384, "max_pixels": 2_822_400}
+    options = {"multiple_of": 28, "least_side": 28, "whole_pixels": True}
+    across, down = native_size(*columns(sizes), **options, **limits)
+    assert pairs((down, across)) == [paddleocr.smart_resize(h, w, **limits) for w, h in sizes]
 
 
 @given(sizes=SIZES, most=st.sampled_from([3, 10]))

@@ -170,7 +170,11 @@ def test_packs_have_the_tokens_of_all_samples(source, few, tmp_path):
 
 @pytest.mark.parametrize(
     "source",
-    [source for source, case in CASES.items() if case.model_type.startswith(("qwen", "glm"))],
+    [
+        source
+        for source, case in CASES.items()
+        if case.model_type.startswith(("qwen", "glm", "paddle"))
+    ],
 )
 def test_positions_are_those_of_the_model(source, few, tmp_path):
     case = CASES[source]

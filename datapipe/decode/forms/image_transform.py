@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -220,9 +220,12 @@ class SizedTransform(ImageTransform):
 
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         """Return widths and heights after resizing, by default near the own: int64 [n] each."""
+        return self._near(widths, heights, least_side=self.spec.least_side)
+
+    def _near(self, widths: Int64, heights: Int64, **options: Any) -> tuple[Int64, Int64]:
         least, most = self.spec.pixel_limits
-        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
-        return native_size(widths, heights, **options, least_side=self.spec.least_side)
+        options |= {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options)
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._sizes(*one(width, height))

@@ -14,7 +14,7 @@ from datapipe.decode.normalize import Values
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw, Placement
-from datapipe.geometry.sizes import native_size, one
+from datapipe.geometry.sizes import one
 from datapipe.geometry.tiles import naflex_grid
 
 
@@ -115,7 +115,7 @@ class NaflexTransform(SizedTransform):
         row[shape[0] :] = 0
 
     def _check_line(self, image: Decoded) -> None:
-        across, down = self._fitted(*one(image.width, image.height))
+        across, down = self._near(*one(image.width, image.height), least=self._unit)
         if (count := int(across[0] * down[0]) // self._patch**2) > self._patches:
             most = self.spec.pixel_limits[1] // self._unit**2
             raise DecodeError(
@@ -124,14 +124,9 @@ class NaflexTransform(SizedTransform):
                 f'where="images == 0 or {1 / most} <= aspect <= {most}", or give on_error="skip"'
             )
 
-    def _fitted(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        least, most = self.spec.pixel_limits
-        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
-        return native_size(widths, heights, **options, least=self._unit)
-
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         # A line too long for the model is cut short, so that it can be planned.
-        across, down = self._fitted(widths, heights)
+        across, down = self._near(widths, heights, least=self._unit)
         most, unit = self._patches * self._patch**2, self._unit
         across = np.minimum(across, np.maximum(most // down // unit, 1) * unit)
         return across, np.minimum(down, most // across // unit * unit)

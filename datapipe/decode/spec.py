@@ -164,6 +164,8 @@ class ImageSpec:
         temporal: for "native", the frames of a patch, each with the same image.
         patch_order: for "native", the patches of a token together ("blocks"), or row by row in
             `pixel_values` of `[patches, 3, patch, patch]`, as for PaddleOCR-VL ("rows").
+        merge_sizes: for "native", batches have `image_merge_sizes`, int64 [images], which is
+            `merge`, as for VideoLLaMA 3.
         mrope: for "native" with tokens, give `position_ids` an axis each for frames, rows and
             columns, as models of the Qwen2-VL family expect; pixels do not depend on it.
         video: for "native", a `VideoSpec` for models that take the frames of a video together.
@@ -217,6 +219,7 @@ class ImageSpec:
     merge: Small = 1
     temporal: Small = 1
     patch_order: Literal["blocks", "rows"] = "blocks"
+    merge_sizes: bool = False
     mrope: bool = False
     video: Annotated[Any, take_options(VideoSpec)] | None = None
     min_pixels: Area | None = None

@@ -21,6 +21,7 @@ _TAKEN_BY = {
     "crop_from": ("crop",),
     "temporal": ("native",),
     "patch_order": ("native",),
+    "merge_sizes": ("native",),
     "mrope": ("native",),
     "video": ("native",),
     "min_pixels": ("dynamic", "native", "naflex"),

@@ -13,6 +13,9 @@ between `<|begin_of_image|>` and `<|end_of_image|>`.
 
 `PaddleOCRVLProcessor` has the limits of Qwen2-VL and its own order of patches. An image is a run of
 `<|IMAGE_PLACEHOLDER|>`.
+
+`VideoLlama3Processor` has the limits of Qwen2-VL, and its model is told by how many patches a token
+is merged. An image is a run of `<|image_pad|>` with nothing around it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
-from datapipe.text.markup import VideoMarkup
+from datapipe.text.markup import ImageMarkup, VideoMarkup
 from datapipe.text.spec import TextSpec
 
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
@@ -91,16 +94,33 @@ def paddleocr_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     return image, files.text(image_token=files.image_token or "<|IMAGE_PLACEHOLDER|>")
 
 
-def _native(files: ModelFiles, *, temporal: int = 2, **options: Any) -> ImageSpec:
+def video_llama_3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    limits = _limits(files.images, NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS)
+    image = _native(files, temporal=1, merge=1, normalize="siglip", mrope=False, **limits)
+    nothing = ImageMarkup()  # Without one, Qwen's tokens would stand around those of an image.
+    token = files.image_token or "<|image_pad|>"
+    return replace(image, merge_sizes=True), files.text(image_token=token, image_markup=nothing)
+
+
+def _native(
+    files: ModelFiles,
+    *,
+    temporal: int = 2,
+    merge: int = 2,
+    normalize: str = "clip",
+    mrope: bool = True,
+    **options: Any,
+) -> ImageSpec:
     images = files.images
     return ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
-        merge=images.get("merge_size", 2),
+        merge=images.get("merge_size", merge),
         temporal=images.get("temporal_patch_size", temporal),
-        mrope=True,
+        mrope=mrope,
         **options,
-        **pixel_options(files, "clip"),
+        **pixel_options(files, normalize),
     )
 
 

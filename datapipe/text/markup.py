@@ -108,11 +108,15 @@ class ImageRuns:
             yield markup.start + markup.alone, own
             return
         yield markup.start, 0
-        for row, column in product(range(rows), range(columns)):
+        tokens = own if rows == columns == 1 else self.tokens
+        separate = markup.cell or markup.between_cells or markup.between_rows
+        if not separate:
+            yield "", rows * columns * tokens
+        for row, column in product(range(rows if separate else 0), range(columns)):
             between = markup.between_cells if column else markup.between_rows if row else ""
             number = row * columns + column + 1
             before = markup.cell.format(row=row + 1, column=column + 1, number=number)
-            yield between + before, own if rows == columns == 1 else self.tokens
+            yield between + before, tokens
         if self.whole and rows * columns > 1:
             yield markup.whole, own
 

@@ -38,7 +38,11 @@ class NativeTransform(SizedTransform):
         return self.tokens(widths, heights) * self.spec.merge**2
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        return {"image_grid_thw": self._grids(widths, heights, 1)}
+        facts = {"image_grid_thw": self._grids(widths, heights, 1)}
+        if self.spec.merge_sizes:
+            sizes = np.full(len(widths), self.spec.merge, np.int64)
+            facts["image_merge_sizes"] = torch.from_numpy(sizes)
+        return facts
 
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         spec = self.spec

@@ -16,7 +16,7 @@ from datapipe.text.spec import TextSpec
 
 IMAGE_KEYS = (
     *("pixel_values", "image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
-    *("pixel_attention_mask", "spatial_shapes"),
+    *("pixel_attention_mask", "spatial_shapes", "image_merge_sizes"),
     *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
 )
 """Keys of a batch that describe its images and videos, in the order of these."""

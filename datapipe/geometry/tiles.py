@@ -1,4 +1,4 @@
-"""Images cut into square tiles: the grids of InternVL, LFM2-VL, Idefics 3 and LLaVA-NeXT.
+"""Images cut into square tiles: the grids of InternVL, Idefics 3 and LLaVA-NeXT.
 
 Functions take the widths and heights of n images, in pixels, and compute in the floating-point
 steps of their sources, so that equal sizes come out. `PlanError` if a size is not above 0.
@@ -30,7 +30,7 @@ def tile_grid(
 
     The grid of at least `least` tiles whose aspect ratio is closest to the image's; of several
     equally close ones the largest that the image covers by more than half. This is
-    `dynamic_preprocess` of InternVL 1.5 and later.
+    `dynamic_preprocess` of InternVL 1.5 and later, and with two tiles or more that of LFM2-VL.
     """
     check_sizes(widths, heights)
     ratio = widths / heights
@@ -48,30 +48,6 @@ def tile_grid(
         across[better] = columns
         down[better] = rows
     return across, down
-
-
-def naflex_grid(
-    widths: Integers,
-    heights: Integers,
-    *,
-    tile: int,
-    max_tiles: int,
-    patch: int,
-    multiple_of: int,
-    max_pixels: int,
-) -> tuple[Int64, Int64]:
-    """Return the tiles along width and height of each image: int64 [n] each.
-
-    An image of over twice `max_pixels`, in whole multiples, has a `tile_grid` of two tiles or more.
-    Others, and all with `max_tiles` 1, are not cut. This is `resize_and_split` of transformers'
-    `image_processing_lfm2_vl.py`.
-    """
-    check_sizes(widths, heights)
-    wide, high = (np.rint(side / multiple_of) * multiple_of for side in (widths, heights))
-    area = np.maximum(wide, patch) * np.maximum(high, patch)
-    large = (area > 2 * max_pixels) & (max_tiles > 1)
-    across, down = tile_grid(widths, heights, tile=tile, max_tiles=max_tiles, least=2)
-    return np.where(large, across, 1), np.where(large, down, 1)
 
 
 def per_tile(widths: Integers, heights: Integers) -> Int64:

@@ -15,7 +15,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw, Placement
 from datapipe.geometry.sizes import one
-from datapipe.geometry.tiles import naflex_grid
+from datapipe.geometry.tiles import tile_grid
 
 
 class NaflexTransform(SizedTransform):
@@ -132,17 +132,20 @@ class NaflexTransform(SizedTransform):
         return across, np.minimum(down, most // across // unit * unit)
 
     def _grids(self, widths: Int64, heights: Int64) -> Int64:
-        """Return rows and columns of tiles, [n, 2]; 1 and 1 of an image that is not cut."""
-        across, down = naflex_grid(
-            widths,
-            heights,
-            tile=self._side,
-            max_tiles=self.spec.most_tiles,
-            patch=self._patch,
-            multiple_of=self._unit,
-            max_pixels=self.spec.pixel_limits[1],
+        """Return rows and columns of tiles, [n, 2]; 1 and 1 of an image that is not cut.
+
+        Those over twice `max_pixels` are. This is `Lfm2VlImageProcessor.resize_and_split`.
+        """
+        unit, most = self._unit, self.spec.most_tiles
+        near = (np.rint(side / unit) * unit for side in (widths, heights))
+        wide, high = (np.maximum(side, self._patch) for side in near)
+        cut = (wide * high > 2 * self.spec.pixel_limits[1]) & (most > 1)
+        across, down = tile_grid(
+            widths[cut], heights[cut], tile=self._side, max_tiles=most, least=2
         )
-        return np.column_stack([down, across])
+        grids = np.ones((len(cut), 2), np.int64)
+        grids[cut] = np.column_stack([down, across])
+        return grids
 
     def _parts(self, widths: Int64, heights: Int64) -> tuple[Int64, Bools]:
         """Return the tiles of each image, and whether it is a row itself: [n] each."""

@@ -69,6 +69,8 @@ def kept_transform(
         reason = "frames of videos are parts of patches"
     elif any(image.pad_several is not None for image in images.values()):
         reason = "pad_several makes other tiles of images that are not alone in their sample"
+    elif any(image.resize == "naflex" for image in images.values()):
+        reason = "rows of resize='naflex' are padded after they are normalised"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
     elif differing is not None:
@@ -156,7 +158,7 @@ def _device_rows(
     if kept is None or image is None:
         raise PlanError(
             "cache device=... keeps decoded images, but this loader has none: image=None, "
-            "keep='encoded', transform=, random_crop, pad_several, videos and decoder='dali' have "
+            "keep='encoded', transform=, random_crop, pad_several, 'naflex', videos and DALI have "
             "none"
         )
     if kept.padded:

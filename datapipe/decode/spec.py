@@ -28,7 +28,9 @@ from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.short_repr import short_repr
 
-Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "budget", "tiles"]
+Resize = Literal[
+    "stretch", "pad", "crop", "shortest", "dynamic", "native", "naflex", "budget", "tiles"
+]
 
 _DTYPE_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in STORED}
 _MAX_SIDE = 65_535
@@ -131,15 +133,18 @@ class ImageSpec:
       that); or both sides become multiples of `patch * merge` near the image's own.
     - "native": `[patches, 3 * temporal * patch**2]`, with `image_grid_thw`: as "dynamic", cut into
       patches in the order in which Qwen2-VL takes them.
+    - "naflex": `[rows, patches, 3 * patch**2]` with `pixel_attention_mask` and `spatial_shapes`: as
+      "native", but a row is an image, padded with zeros. One of over twice `max_pixels` is cut into
+      2 to `tiles` tiles, a row each, and a thumbnail, as LFM2-VL takes it.
     - "budget": `[images, patches, 3 * patch**2]` with `image_position_ids`: the largest size of at
       most `tokens` tokens, cut into patches, zeros after the last.
     - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
       (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
 
     Attributes:
-        size: side of a square in pixels, or (height, width); for "tiles", the side of a tile; for
-            "shortest", the shorter side. None is 336, and 448 for the tiles of InternVL. Dynamic
-            and native sizes take none.
+        size: side of a square in pixels, or (height, width); for "tiles" and "naflex", the side of
+            a tile; for "shortest", the shorter side. None is 336, and 448 for the tiles of
+            InternVL. Dynamic and native sizes take none.
         resize: see above.
         interpolation: "bilinear", "bicubic" or "lanczos", antialiased.
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
@@ -156,19 +161,24 @@ class ImageSpec:
             for a fixed size. Without it, only images of 336 x 336 pixels have a known number, 576.
         merge: patches along each side that become one token.
         temporal: for "native", the frames of a patch, each with the same image.
+        patch_order: for "native", the patches of a token together ("blocks"), or row by row in
+            `pixel_values` of `[patches, 3, patch, patch]`, as for PaddleOCR-VL ("rows").
+        merge_sizes: for "native", batches have `image_merge_sizes`, int64 [images], which is
+            `merge`, as for VideoLLaMA 3.
         mrope: for "native" with tokens, give `position_ids` an axis each for frames, rows and
             columns, as models of the Qwen2-VL family expect; pixels do not depend on it.
         video: for "native", a `VideoSpec` for models that take the frames of a video together.
             Without it, or for a text without `TextSpec(video_markup=...)`, each frame is an image.
-        min_pixels, max_pixels: limits of a resized image for "dynamic" and "native"; None is 3,136
-            and 1,003,520, as for Qwen2-VL.
+        min_pixels, max_pixels: limits of a resized image for "dynamic", "native" and "naflex"; None
+            is 3,136 and 1,003,520, as for Qwen2-VL.
         least_side: for "native", the least side in pixels: smaller images count as enlarged to it
-            first, as for GLM-4V.
+            first, as for GLM-4V and PaddleOCR-VL.
         longest: longer side in pixels. For "dynamic" it replaces the limits: larger images are
             scaled to it, and sides are rounded up to multiples, as for Pixtral. For "tiles", all
             images are scaled to it, then stretched to whole tiles.
         tokens: for "budget", the most tokens of an image.
-        tiles: for "tiles", the most tiles of an image, without the thumbnail. None is 12.
+        tiles: for "tiles" and "naflex", the most tiles of an image, without the thumbnail. None is
+            12.
         grids: for "tiles", canvases (height, width) to choose from, multiples of `size`.
         anyres_max: for `grids`, the tiles to whose features a model scales those of larger canvases
             down, as LLaVA-OneVision with "anyres_max_9" does; None scales none. Pixels do not
@@ -177,7 +187,7 @@ class ImageSpec:
             its sample. Of several, each is padded with this colour to a square and is one tile, as
             for LLaVA-OneVision. None cuts all images into tiles.
         thumbnail: for `tiles` and `longest`, add a tile that shows the whole image if there are
-            several.
+            several; for "naflex", a row.
         scaled_decode: JPEGs may be decoded at 1/2, 1/4 or 1/8 where that is large enough: faster,
             a few grey levels off.
         random_crop: for "stretch" and "crop", the share of the area, (least, most), of a random
@@ -207,6 +217,8 @@ class ImageSpec:
     patch: Side | None = None
     merge: Small = 1
     temporal: Small = 1
+    patch_order: Literal["blocks", "rows"] = "blocks"
+    merge_sizes: bool = False
     mrope: bool = False
     video: Annotated[Any, take_options(VideoSpec)] | None = None
     min_pixels: Area | None = None
@@ -320,7 +332,7 @@ class ImageSpec:
 
     @property
     def pixel_limits(self) -> tuple[int, int]:
-        """Least and most pixels of a dynamic or native size."""
+        """Least and most pixels of a size near the image's own."""
         least = NATIVE_MIN_PIXELS if self.min_pixels is None else self.min_pixels
         return least, NATIVE_MAX_PIXELS if self.max_pixels is None else self.max_pixels
 

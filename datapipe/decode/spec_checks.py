@@ -16,22 +16,24 @@ ONE_SIZE = ("stretch", "pad", "crop")
 
 # Options of some values of `resize` alone.
 _TAKEN_BY = {
-    "size": (*ONE_SIZE, "shortest", "tiles"),
+    "size": (*ONE_SIZE, "shortest", "tiles", "naflex"),
     "fill": ("pad", "tiles"),
     "crop_from": ("crop",),
     "temporal": ("native",),
+    "patch_order": ("native",),
+    "merge_sizes": ("native",),
     "mrope": ("native",),
     "video": ("native",),
-    "min_pixels": ("dynamic", "native"),
-    "max_pixels": ("dynamic", "native"),
+    "min_pixels": ("dynamic", "native", "naflex"),
+    "max_pixels": ("dynamic", "native", "naflex"),
     "least_side": ("native",),
     "longest": ("dynamic", "tiles"),
     "tokens": ("budget",),
-    "tiles": ("tiles",),
+    "tiles": ("tiles", "naflex"),
     "grids": ("tiles",),
     "anyres_max": ("tiles",),
     "pad_several": ("tiles",),
-    "thumbnail": ("tiles",),
+    "thumbnail": ("tiles", "naflex"),
     "random_crop": ("stretch", "crop"),
     "flip": ("stretch", "crop"),
 }
@@ -62,8 +64,8 @@ def check_together(spec: ImageSpec) -> None:
                 f"{name}={value!r} has no effect with resize={spec.resize!r}, only with {taken}; "
                 + _REMEDIES.get(name, "leave it out")
             )
-    if spec.resize in ("shortest", "tiles") and isinstance(spec.size, tuple):
-        what = "a tile is square" if spec.resize == "tiles" else "it is the shorter side's"
+    if spec.resize in ("shortest", "tiles", "naflex") and isinstance(spec.size, tuple):
+        what = "it is the shorter side's" if spec.resize == "shortest" else "a tile is square"
         raise PlanError(f"size {spec.size!r} for resize={spec.resize!r}: {what}; give one number")
     if spec.crop_from is not None and spec.crop_from < max(spec.height, spec.width):
         raise PlanError(
@@ -75,6 +77,11 @@ def check_together(spec: ImageSpec) -> None:
             "resize='budget' needs tokens=, the most of an image, and takes normalize=None: models "
             "of this form take pixels from 0 to 1"
         )
+    if spec.patch_order == "rows" and (spec.temporal != 1 or spec.video is not None):
+        raise PlanError(
+            f"patch_order='rows' with temporal={spec.temporal} and video={spec.video}: models of "
+            "this order take patches of one frame; leave temporal and video out"
+        )
     if spec.longest is not None:
         for name in ("min_pixels", "max_pixels", "tiles", "grids", "fill"):
             if (value := getattr(spec, name)) is not None:
@@ -83,7 +90,7 @@ def check_together(spec: ImageSpec) -> None:
                     "image; give one of them, and None for the other"
                 )
     unit = spec.patch_side * spec.merge
-    if spec.resize in ("dynamic", "native"):
+    if spec.resize in ("dynamic", "native", "naflex"):
         least, most = spec.pixel_limits
         if least > most:
             raise PlanError(
@@ -106,6 +113,22 @@ def check_together(spec: ImageSpec) -> None:
         )
     if spec.resize == "tiles":
         _check_tiles(spec)
+    if spec.resize == "naflex":
+        _check_naflex(spec, unit)
+
+
+def _check_naflex(spec: ImageSpec, unit: int) -> None:
+    if spec.height % unit:
+        raise PlanError(
+            f"size {spec.height} for resize='naflex' does not consist of whole tokens of {unit} x "
+            f"{unit} pixels; give a multiple of {unit} as the side of a tile"
+        )
+    for values in spec.mean_std or ():
+        if len(set(values)) > 1:
+            raise PlanError(
+                f"normalize={spec.normalize!r} for resize='naflex': models of this form take one "
+                "mean and one std for all channels; give 'siglip', or three equal values"
+            )
 
 
 def _check_tiles(spec: ImageSpec) -> None:

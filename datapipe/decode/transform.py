@@ -5,6 +5,7 @@ from __future__ import annotations
 from datapipe.decode.forms.budget import BudgetTransform
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.image_transform import ImageTransform
+from datapipe.decode.forms.naflex import NaflexTransform
 from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.forms.padded import PaddedTransform
 from datapipe.decode.forms.tiles import AnyresTransform, ScaledTilesTransform, TilesTransform
@@ -18,6 +19,7 @@ _FORMS: dict[str, type[ImageTransform]] = {
     "dynamic": PaddedTransform,
     "budget": BudgetTransform,
     "native": NativeTransform,
+    "naflex": NaflexTransform,
     "tiles": TilesTransform,
 }
 

@@ -48,6 +48,8 @@ def native_size(
     min_pixels: int,
     max_pixels: int,
     least_side: int = 1,
+    least: int = 0,
+    whole_pixels: bool = False,
     frames: int | None = None,
     temporal: int = 1,
 ) -> tuple[Int64, Int64]:
@@ -59,19 +61,27 @@ def native_size(
     gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
     With `least_side`, images with a shorter side count as enlarged to it, as in GLM-4V's
-    `smart_resize`. With `frames`, each image is a frame of a video with so many frames; the limits
-    are for the pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of
+    `smart_resize`; with `whole_pixels`, one side after the other, as in PaddleOCR-VL's. With
+    `least`, rounded sides are at least that before their area is compared with the limits, as in
+    LFM2-VL's. With `frames`, each image is a frame of a video with so many frames; the limits are
+    for the pixels of all of them, in patches of `temporal` frames, as in the `smart_resize` of
     Qwen3-VL's video processor.
     """
     check_sizes(widths, heights)
     wide, high = widths.astype(np.float64), heights.astype(np.float64)
-    if least_side > 1:
+    if least_side > 1 and whole_pixels:
+        wide = np.where(high < least_side, np.rint(wide * least_side / high), wide)
+        high = np.maximum(high, least_side)
+        high = np.where(wide < least_side, np.rint(high * least_side / wide), high)
+        wide = np.maximum(wide, least_side)
+    elif least_side > 1:
         scale = np.maximum(least_side / wide, least_side / high)
         small = scale > 1
         wide, high = (np.where(small, np.trunc(side * scale), side) for side in (wide, high))
     # rint rounds halves to even, as Python's round does.
-    across = np.rint(wide / multiple_of) * multiple_of
-    down = np.rint(high / multiple_of) * multiple_of
+    across, down = (
+        np.maximum(np.rint(side / multiple_of) * multiple_of, least) for side in (wide, high)
+    )
     count = whole = 1
     if frames is not None:
         count = max(frames, temporal)  # a single one is repeated
@@ -94,8 +104,8 @@ def native(widths: Integers, heights: Integers) -> Int64:
 
     Two patches along a side, of 14 pixels, become one token. See `native_size`.
     """
-    limits = {"min_pixels": NATIVE_MIN_PIXELS, "max_pixels": NATIVE_MAX_PIXELS}
-    across, down = native_size(widths, heights, multiple_of=28, **limits)
+    least, most = NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS
+    across, down = native_size(widths, heights, multiple_of=28, min_pixels=least, max_pixels=most)
     return (across // 28) * (down // 28)
 
 

@@ -24,12 +24,13 @@ _LARGEST = 4096
 
 
 def tile_grid(
-    widths: Integers, heights: Integers, *, tile: int, max_tiles: int
+    widths: Integers, heights: Integers, *, tile: int, max_tiles: int, least: int = 1
 ) -> tuple[Int64, Int64]:
     """Return the tiles along width and height of each image: int64 [n] each.
 
-    The grid whose aspect ratio is closest to the image's; of several equally close ones the largest
-    that the image covers by more than half. This is `dynamic_preprocess` of InternVL 1.5 and later.
+    The grid of at least `least` tiles whose aspect ratio is closest to the image's; of several
+    equally close ones the largest that the image covers by more than half. This is
+    `dynamic_preprocess` of InternVL 1.5 and later, and with two tiles or more that of LFM2-VL.
     """
     check_sizes(widths, heights)
     ratio = widths / heights
@@ -38,6 +39,8 @@ def tile_grid(
     across = np.ones(len(widths), np.int64)
     down = np.ones(len(widths), np.int64)
     for columns, rows in _grids(max_tiles):
+        if columns * rows < least:
+            continue
         distance = np.abs(ratio - columns / rows)
         better = distance < closest
         better |= (distance == closest) & (area > 0.5 * tile * tile * columns * rows)

@@ -10,8 +10,16 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
 from datapipe.models.gemma import gemma3, gemma4
+from datapipe.models.lfm2 import lfm2_vl
 from datapipe.models.llava import llava, llava_next, llava_onevision
-from datapipe.models.native import glm4v, qwen2_5_vl, qwen2_vl, qwen3_vl
+from datapipe.models.native import (
+    glm4v,
+    paddleocr_vl,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+    video_llama_3,
+)
 from datapipe.models.pixtral import lighton_ocr, pixtral
 from datapipe.models.tiles import idefics3, internvl
 from datapipe.text.spec import TextSpec, take_object
@@ -46,6 +54,9 @@ MODELS: dict[str, dict[str, Family]] = {
     "fast_vlm": {"LlavaProcessor": llava},
     "idefics3": {"Idefics3Processor": idefics3},
     "smolvlm": {"SmolVLMProcessor": idefics3},
+    "paddleocr_vl": {"PaddleOCRVLProcessor": paddleocr_vl},
+    "video_llama_3": {"VideoLlama3Processor": video_llama_3},
+    "lfm2_vl": {"Lfm2VlProcessor": lfm2_vl},
 }
 """By `model_type` of config.json: readers of the options of processors, the usual one first."""
 

@@ -1,4 +1,4 @@
-"""Qwen2-VL and the models after it, and GLM-4.1V to 4.6V: native sizes, cut into patches.
+"""Qwen2-VL and the models after it, GLM-4.1V to 4.6V, PaddleOCR-VL: native sizes in patches.
 
 `Qwen2VLImageProcessor` of transformers, whose `shortest_edge` and `longest_edge` are numbers of
 pixels. An image is a run of `<|image_pad|>`, one for each square of `merge_size` patches.
@@ -10,6 +10,12 @@ pixels of all frames together, and each patch is a run of its own behind its tim
 `Glm4vProcessor` and `Glm46VProcessor`, with their image processors. The limits of an image are
 those of Qwen2-VL, but count its pixels in each frame of a patch. An image is a run of `<|image|>`
 between `<|begin_of_image|>` and `<|end_of_image|>`.
+
+`PaddleOCRVLProcessor` has the limits of Qwen2-VL and its own order of patches. An image is a run of
+`<|IMAGE_PLACEHOLDER|>`.
+
+`VideoLlama3Processor` has the limits of Qwen2-VL, and its model is told by how many patches a token
+is merged. An image is a run of `<|image_pad|>` with nothing around it.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from typing import Any
 from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 from datapipe.models.files import ModelFiles, pixel_options
-from datapipe.text.markup import VideoMarkup
+from datapipe.text.markup import ImageMarkup, VideoMarkup
 from datapipe.text.spec import TextSpec
 
 _TIMED = "<{seconds:.1f} seconds><|vision_start|><|video_pad|><|vision_end|>"
@@ -52,7 +58,8 @@ def qwen3_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     # Its video processor does not know `min_pixels` and `max_pixels`.
     limits = _limits({"size": files.videos.get("size")}, 128 * 32 * 32, 768 * 32 * 32)
     video = VideoSpec(**limits, limits="video")
-    return _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
+    image, text = _qwen_vl(files, video, VideoMarkup(patch=_TIMED))
+    return image, replace(text, seq_idx=files.model_type in ("qwen3_5", "qwen3_5_moe"))
 
 
 def _qwen_vl(
@@ -79,16 +86,41 @@ def glm4v(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     return image, files.text(image_token="<|image|>")
 
 
-def _native(files: ModelFiles, **options: Any) -> ImageSpec:
+def paddleocr_vl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    limits = _limits(files.images, 384 * 384, 1536 * 1536)
+    image = _native(files, temporal=1, patch_order="rows", **limits)
+    image = replace(image, least_side=image.patch_side * image.merge)
+    return image, files.text(image_token=files.image_token or "<|IMAGE_PLACEHOLDER|>")
+
+
+def video_llama_3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model of this family, or raise `PlanError`."""
+    limits = _limits(files.images, NATIVE_MIN_PIXELS, NATIVE_MAX_PIXELS)
+    image = _native(files, temporal=1, merge=1, normalize="siglip", mrope=False, **limits)
+    nothing = ImageMarkup()  # Without one, Qwen's tokens would stand around those of an image.
+    token = files.image_token or "<|image_pad|>"
+    return replace(image, merge_sizes=True), files.text(image_token=token, image_markup=nothing)
+
+
+def _native(
+    files: ModelFiles,
+    *,
+    temporal: int = 2,
+    merge: int = 2,
+    normalize: str = "clip",
+    mrope: bool = True,
+    **options: Any,
+) -> ImageSpec:
     images = files.images
     return ImageSpec(
         resize="native",
         patch=images.get("patch_size", 14),
-        merge=images.get("merge_size", 2),
-        temporal=images.get("temporal_patch_size", 2),
-        mrope=True,
+        merge=images.get("merge_size", merge),
+        temporal=images.get("temporal_patch_size", temporal),
+        mrope=mrope,
         **options,
-        **pixel_options(files, "clip"),
+        **pixel_options(files, normalize),
     )
 
 

@@ -78,38 +78,47 @@ class ImageRuns:
     _known: dict[str, Int64] = field(default_factory=dict, init=False, repr=False)
 
     def lengths(self, grids: Int64) -> Int64:
-        """Return the tokens of images, markup included: int64 [n] from rows and columns [n, 2]."""
-        wide = int(grids[:, 1].max(initial=0)) + 1
-        found, at = np.unique(grids[:, 0] * wide + grids[:, 1], return_inverse=True)
-        lengths = [len(self.ids(*divmod(grid, wide))) for grid in found.tolist()]
+        """Return the tokens of images, markup included: int64 [n] from the arguments of `ids`."""
+        keys = np.zeros(len(grids), np.int64)
+        for values in grids.T:
+            keys = keys * (int(values.max(initial=0)) + 1) + values
+        _, first, at = np.unique(keys, return_index=True, return_inverse=True)
+        lengths = [len(self.ids(*grid)) for grid in grids[first].tolist()]
         return np.array(lengths, np.int64)[at]
 
-    def ids(self, rows: int, columns: int) -> Int64:
-        """Return the tokens of an image: int64 [its length]."""
+    def ids(self, rows: int, columns: int, whole: int | None = None) -> Int64:
+        """Return the tokens of an image: int64 [its length].
+
+        `whole` is the number of image tokens of what shows the whole image; None is that of a cell.
+        """
         parts: list[Int64] = []
         # Texts without image tokens between them are encoded together.
         text, tokens = "", 0
-        for more, count in [*self._pieces(rows, columns), (self.markup.end, 0)]:
+        for more, count in [*self._pieces(rows, columns, whole), (self.markup.end, 0)]:
             if more and tokens:
                 parts += self._ids(text), np.full(tokens, self.image_id, np.int64)
                 text, tokens = "", 0
             text, tokens = text + more, tokens + count
         return np.concatenate([*parts, self._ids(text), np.full(tokens, self.image_id, np.int64)])
 
-    def _pieces(self, rows: int, columns: int) -> Iterator[tuple[str, int]]:
+    def _pieces(self, rows: int, columns: int, whole: int | None) -> Iterator[tuple[str, int]]:
         """Yield the texts of an image up to its end, and the image tokens after each."""
-        markup = self.markup
+        markup, own = self.markup, self.tokens if whole is None else whole
         if rows == columns == 1 and markup.alone is not None:
-            yield markup.start + markup.alone, self.tokens
+            yield markup.start + markup.alone, own
             return
         yield markup.start, 0
-        for row, column in product(range(rows), range(columns)):
+        tokens = own if rows == columns == 1 else self.tokens
+        separate = markup.cell or markup.between_cells or markup.between_rows
+        if not separate:
+            yield "", rows * columns * tokens
+        for row, column in product(range(rows if separate else 0), range(columns)):
             between = markup.between_cells if column else markup.between_rows if row else ""
             number = row * columns + column + 1
             before = markup.cell.format(row=row + 1, column=column + 1, number=number)
-            yield between + before, self.tokens
+            yield between + before, tokens
         if self.whole and rows * columns > 1:
-            yield markup.whole, self.tokens
+            yield markup.whole, own
 
     def _ids(self, text: str) -> Int64:
         if text not in self._known:

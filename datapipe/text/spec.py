@@ -91,6 +91,9 @@ class TextSpec:
         token_types: whether batches have `token_type_ids`, int64 of the shape of `input_ids`: 1 at
             the tokens of images and 0 elsewhere, as Gemma 3 takes them. "mm_token_type_ids" names
             them as Gemma 4 does.
+        seq_idx: whether packs have `seq_idx`, int32 of the shape of `input_ids`: the number of each
+            token's sample in the pack, by which convolutions of LFM2 and Qwen3.5 keep samples
+            apart.
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
@@ -113,6 +116,7 @@ class TextSpec:
     system: str | None = None
     add_bos: bool = False
     token_types: bool | Literal["mm_token_type_ids"] = False
+    seq_idx: bool = False
     pairs: bool = False
     prompts: bool = False
 

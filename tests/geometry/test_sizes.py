@@ -12,15 +12,18 @@ from transformers.image_transforms import get_resize_output_image_size
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from datapipe.decode.presets import PRESETS
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
 from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
 
-from ..models.video_processors import qwen3_vl_resize
+from ..models.video_processors import Lfm2VlImageProcessor, qwen3_vl_resize
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
@@ -121,6 +124,29 @@ def test_tile_grids_are_those_of_internvl(sizes, tile, most):
     assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
         get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
+
+
+@given(sizes=SIZES)
+def test_native_sizes_with_whole_pixels_are_those_of_paddleocr_vl(sizes):
+    sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 200]
+    assume(sizes)
+    limits = {"min_pixels": 147_384, "max_pixels": 2_822_400}
+    options = {"multiple_of": 28, "least_side": 28, "whole_pixels": True}
+    across, down = native_size(*columns(sizes), **options, **limits)
+    assert pairs((down, across)) == [paddleocr.smart_resize(h, w, **limits) for w, h in sizes]
+
+
+@given(sizes=SIZES, most=st.sampled_from([1, 3, 10]))
+def test_tiles_and_tokens_are_those_of_lfm2_vl(sizes, most):
+    sizes = [(w, h) for w, h in sizes if max(w, h) / min(w, h) <= 256]
+    assume(sizes)
+    theirs, limits = Lfm2VlImageProcessor(), {"min_pixels": 256**2, "max_pixels": 512**2}
+    spec = ImageSpec(resize="naflex", size=512, patch=16, merge=2, tiles=most, **limits)
+    for (w, h), found in zip(sizes, make_transform(spec).cells(*columns(sizes)), strict=True):
+        large = most > 1 and theirs._is_image_too_large(h, w, 256, 16, 2, 2.0)
+        across, down = theirs._get_grid_layout(h, w, 2, most, 512)[:2] if large else (1, 1)
+        wide, high = theirs.smart_resize(h, w, 2, 64, 256, 16)
+        assert found.tolist() == [down, across, (wide // 32) * (high // 32)]
 
 
 def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():

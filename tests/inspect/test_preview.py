@@ -37,6 +37,8 @@ FORMS = {
     "dynamic": datapipe.ImageSpec(resize="dynamic", patch=16, longest=128, normalize="clip"),
     "internvl": datapipe.ImageSpec.preset("internvl"),
     "llava-next": datapipe.ImageSpec.preset("llava-next"),
+    "rows": datapipe.ImageSpec(resize="native", merge=2, patch_order="rows", normalize="siglip"),
+    "naflex": datapipe.ImageSpec(resize="naflex", size=64, patch=16, max_pixels=64**2),
     "budget": datapipe.ImageSpec(resize="budget", tokens=60, patch=16, merge=1),
 }
 

@@ -56,6 +56,9 @@ def check_images(batch, expected, *, padded):
         image += count
         if rows is None or not count:
             continue
+        for name in ("pixel_attention_mask", "spatial_shapes"):  # of rows, not of images
+            if name in one:
+                assert torch.equal(batch[name][row : row + len(rows)], one[name]), name
         found = batch["pixel_values"][row : row + len(rows)]
         row += len(rows)
         if padded:

@@ -51,6 +51,7 @@ def test_a_transform_may_change_size_and_text(make):
         {"resize": "native", "patch": 4},
         {"resize": "dynamic", "patch": 4},
         {"resize": "budget", "patch": 4, "tokens": 16},
+        {"resize": "naflex", "patch": 4, "size": 8},
         {"resize": "tiles", "size": 8, "longest": 32},
         {"resize": "tiles", "size": 8, "grids": ((8, 16), (16, 8))},
     ],

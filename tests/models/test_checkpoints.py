@@ -82,6 +82,7 @@ CHANGED = {
     "llava": CASES["llava-hf/llava-1.5-7b-hf"],
     "siglip": CASES["llava-hf/llava-interleave-qwen-0.5b-hf"],
     "next": CASES["llava-hf/llava-v1.6-vicuna-7b-hf"],
+    "lfm2": CASES["LiquidAI/LFM2-VL-450M"],
     "lighton": CASES["lightonai/LightOnOCR-1B-1025"],
     "onevision": TINY["llava_onevision"].case,
 }
@@ -142,6 +143,8 @@ def sides(widths, heights):
         ("pixtral", NATIVE, {"image_tokens": 7}, "image_tokens=7 is one number"),
         # The form of an image depends on its sample.
         ("llava_onevision", {"cache": KEPT}, {}, "keep='decoded': pad_several.*keep='encoded'"),
+        ("lfm2_vl", {"cache": KEPT}, {}, "keep='decoded': rows of resize='naflex' are padded"),
+        ("lfm2_vl", {"pack": STATIC}, {}, "resize='naflex' batches have images of their own size"),
         ("llava_onevision", {}, CUT, "may leave one image of several.*'drop'"),
         ("llava_onevision", {}, {"image_tokens": 5}, "image_tokens=5"),
         ("llava_onevision", {}, {"image_tokens": sides}, "whether an image is alone"),

@@ -6,9 +6,11 @@
 from functools import cache
 
 import pytest
+from torch.nn.functional import pad
+from transformers.models.lfm2 import modeling_lfm2
 
 from .conftest import loader_of
-from .losses import META, assert_losses, losses_alone
+from .losses import META, assert_losses, loss_of, losses_alone
 from .tiny import TINY
 
 PADDED = [{"batch_size": 4}, {"max_tokens": 400}]
@@ -17,8 +19,20 @@ CASES = [
     pytest.param(name, attention, options, id=f"{name}-{attention}-{options}")
     for name, tiny in TINY.items()
     for attention in ("sdpa", "eager")
-    for options in PADDED + PACKED * (tiny.packs == "yes")
+    for options in PADDED + PACKED * (tiny.packs in ("yes", "need causal-conv1d"))
 ]
+
+
+def convolve(hidden_states, weight, bias=None, seq_idx=None, **_):
+    """As `causal_conv1d_fn` of the package causal-conv1d, which needs a GPU."""
+    length = hidden_states.shape[-1]
+    out = 0 if bias is None else bias[:, None]
+    for back, factor in enumerate(weight.T.flip(0)):
+        earlier = pad(hidden_states, (back, 0))[..., :length]
+        if seq_idx is not None:
+            earlier = earlier * (pad(seq_idx, (back, 0), value=-1)[:, :length] == seq_idx)[:, None]
+        out = out + factor[:, None] * earlier
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +51,18 @@ def made(tmp_path_factory, shards):
 @pytest.mark.campaign
 @pytest.mark.parametrize(("name", "attention", "options"), CASES)
 def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
-    made, shards, name, attention, options
+    made, shards, name, attention, options, monkeypatch
 ):
+    monkeypatch.setattr(modeling_lfm2, "causal_conv1d_fn", convolve)
     model, folder, alone = made(name, attention)
     batches = loader_of(shards, folder, meta=META, shuffle=True, **options)
     assert_losses(model, batches, alone, samples=12)
+
+
+@pytest.mark.parametrize("name", ["lfm2_vl", "qwen3_5"])
+def test_a_model_whose_convolutions_cannot_tell_samples_apart_refuses_packs(made, shards, name):
+    model, folder, _ = made(name, "sdpa")
+    batch = next(iter(loader_of(shards, folder, meta=META, pack=400)))
+    assert batch["seq_idx"].shape == batch["input_ids"].shape
+    with pytest.raises(ValueError, match=r"can.t keep packed sequences apart"):
+        loss_of(model, batch)

@@ -11,14 +11,15 @@ from transformers import AutoConfig, AutoModel
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 import datapipe
+from datapipe.loader.schedule.options import IMAGE_KEYS
 
 from ..decode.fitted import levels_apart
 from .checkpoints import CASES, mostly_quick
 from .conftest import loader_of
 from .tiny import TINY
+from .video_processors import with_pillow
 
-FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
-
+FACTS = [name for name in IMAGE_KEYS if not name.startswith("pixel_values")]
 
 pytestmark = pytest.mark.usefixtures("rows_first")
 
@@ -71,7 +72,8 @@ def theirs(processor, sample):
     # As its apply_chat_template does when it encodes too.
     begun = text.startswith(processor.tokenizer.bos_token)
     images = [sample.images] if sample.images else None
-    given = processor(images=images, text=[text], add_special_tokens=not begun)
+    with with_pillow():
+        given = processor(images=images, text=[text], add_special_tokens=not begun)
     return text, dict(given)
 
 
@@ -130,8 +132,10 @@ def test_pixels_may_be_stretched_and_not_normalised(few):
     check(case, case.make(), *few)
 
 
-def test_features_of_large_canvases_are_counted_as_the_model_scales_them(few, tmp_path):
-    case = TINY["llava_onevision"].case  # whose canvases have up to 9 tiles, and anyres_max_4
+# Canvases of up to 9 tiles and anyres_max_4; tiles with a thumbnail of another size.
+@pytest.mark.parametrize("name", ["llava_onevision", "lfm2_vl"])
+def test_images_much_larger_than_a_tile_are_as_by_the_processor(few, tmp_path, name):
+    case = TINY[name].case
     check(case, case.save(tmp_path), *few)
 
 
@@ -162,7 +166,11 @@ def test_packs_have_the_tokens_of_all_samples(source, few, tmp_path):
 
 @pytest.mark.parametrize(
     "source",
-    [source for source, case in CASES.items() if case.model_type.startswith(("qwen", "glm"))],
+    [
+        source
+        for source, case in CASES.items()
+        if case.model_type.startswith(("qwen", "glm", "paddle"))
+    ],
 )
 def test_positions_are_those_of_the_model(source, few, tmp_path):
     case = CASES[source]

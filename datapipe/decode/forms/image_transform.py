@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -30,7 +30,8 @@ class ImageTransform(ABC):
     to them. Rows, tokens and shapes follow from them alone, so that they can be planned.
     """
 
-    padded: ClassVar[bool] = False  # rows are as large as the largest image of a batch
+    padded: ClassVar[bool] = False  # rows have padding, of zeros after normalisation
+    facts_of_rows: ClassVar[bool] = False  # `facts` are of each row, and not of each image
     nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
     def __init__(self, spec: ImageSpec) -> None:
@@ -135,7 +136,8 @@ class ImageTransform(ABC):
         if self.spec.one_size or (image.width, image.height) == (width, height):
             return
         alike = self._target(image.height, image.width) == self._target(height, width)
-        if not alike or self.spec.grids is not None:  # `image_sizes` of grids are the originals'
+        # `image_sizes` of grids are the originals', and thumbnails have shapes of their own.
+        if not alike or self.spec.grids is not None or self.facts_of_rows:
             raise TransformError(
                 f"transform made an image of {image.width}x{image.height} pixels of one of "
                 f"{width}x{height}, on which the plan counts with resize={self.spec.resize!r}; "
@@ -218,9 +220,12 @@ class SizedTransform(ImageTransform):
 
     def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
         """Return widths and heights after resizing, by default near the own: int64 [n] each."""
+        return self._near(widths, heights, least_side=self.spec.least_side)
+
+    def _near(self, widths: Int64, heights: Int64, **options: Any) -> tuple[Int64, Int64]:
         least, most = self.spec.pixel_limits
-        options = {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
-        return native_size(widths, heights, **options, least_side=self.spec.least_side)
+        options |= {"multiple_of": self._unit, "min_pixels": least, "max_pixels": most}
+        return native_size(widths, heights, **options)
 
     def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._sizes(*one(width, height))

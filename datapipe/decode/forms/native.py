@@ -21,20 +21,33 @@ class NativeTransform(SizedTransform):
 
     The `merge * merge` patches of one token are a block. Blocks, the patches of a block and the
     values of a patch (channel, frame, row, column) are in the order of
-    Qwen2-VL's `Qwen2VLImageProcessor`. `facts` has `image_grid_thw`, int64 [images, 3]: frames, and
+    Qwen2-VL's `Qwen2VLImageProcessor`. By rows, they are [patches, 3, patch, patch] without blocks,
+    as of `PaddleOCRVLImageProcessor`. `facts` has `image_grid_thw`, int64 [images, 3]: frames, and
     patches down and across, of each image.
     """
 
     def __init__(self, spec: ImageSpec) -> None:
         super().__init__(spec)
-        self._patch, self._merge = spec.patch_side, spec.merge
+        self._patch, by_rows = spec.patch_side, spec.patch_order == "rows"
+        self._merge = 1 if by_rows else spec.merge  # patches along a block
         self._row = (3 * spec.temporal * self._patch**2,)
+        if by_rows:
+            self._row = 3, self._patch, self._patch
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
-        return self.tokens(widths, heights) * self._merge**2
+        return self.tokens(widths, heights) * self.spec.merge**2
 
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
-        return {"image_grid_thw": self._grids(widths, heights, 1)}
+        facts = {"image_grid_thw": self._grids(widths, heights, 1)}
+        if self.spec.merge_sizes:
+            sizes = np.full(len(widths), self.spec.merge, np.int64)
+            facts["image_merge_sizes"] = torch.from_numpy(sizes)
+        return facts
+
+    def _sizes(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
+        spec = self.spec
+        by_rows = spec.patch_order == "rows"
+        return self._near(widths, heights, least_side=spec.least_side, whole_pixels=by_rows)
 
     def _grids(self, widths: Int64, heights: Int64, frames: int) -> Tensor:
         across, down = (side // self._patch for side in self._sizes(widths, heights))
@@ -42,7 +55,7 @@ class NativeTransform(SizedTransform):
 
     def common(self) -> dict[str, object]:
         # Rows may be as long with other patches, which are other pixels to a model.
-        sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
+        sides = {"patch": self._patch, "merge": self.spec.merge, "temporal": self.spec.temporal}
         return super().common() | sides
 
     def pictures(self, values: Tensor, width: int, height: int) -> Tensor:
@@ -56,7 +69,7 @@ class NativeTransform(SizedTransform):
 
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         frames, values = self.spec.temporal, self._patch**2
-        self._check(image, out, 3 * frames * values)
+        self._check(image, out, *self._row)
         return self._write(image, out.reshape(len(out), 3, frames, values))
 
     def _check(self, image: Decoded, out: Values, *row: int) -> None:

@@ -69,10 +69,15 @@ class MixedForms:
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         """Return what a model takes beside `pixel_values`, for n images."""
         out: dict[str, Tensor] = {}
-        for transform, at in self._parts:
-            for name, values in transform.facts(widths[at], heights[at]).items():
+        for transform, images in self._parts:
+            at, count = images, self._count
+            if transform.facts_of_rows:  # then those of all are
+                rows, own = self.rows(widths, heights), np.zeros(count, bool)
+                own[images] = True
+                at, count = np.flatnonzero(np.repeat(own, rows)), int(rows.sum())
+            for name, values in transform.facts(widths[images], heights[images]).items():
                 if name not in out:
-                    shape = (self._count, *values.shape[1:])
+                    shape = (count, *values.shape[1:])
                     out[name] = torch.zeros(shape, dtype=values.dtype, device="cpu")
                 out[name][torch.from_numpy(at)] = values
         return out

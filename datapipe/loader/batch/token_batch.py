@@ -153,6 +153,8 @@ def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
         elif encoder.spec.token_types != first.spec.token_types:
             here, there = first.spec.token_types, encoder.spec.token_types
             problem = f"differ in their token types: token_types={here!r} and {there!r}"
+        elif encoder.spec.seq_idx != first.spec.seq_idx:
+            problem = "have packs with and without seq_idx: seq_idx=True and seq_idx=False"
         elif encoder.spec.pairs != first.spec.pairs:
             problem = "have pairs of answers and single ones: pairs=True and pairs=False"
         elif encoder.spec.prompts != first.spec.prompts:
@@ -273,6 +275,10 @@ class TokenSlots:
         if types := self._spec.token_types:
             name = "token_type_ids" if types is True else types
             result[name] = (result["input_ids"] == self._image_id).long()
+        if self._spec.seq_idx and "cu_seq_lens_q" in result:
+            lengths = result["cu_seq_lens_q"].diff()
+            numbers = torch.arange(len(lengths), dtype=torch.int32, device="cpu")
+            result["seq_idx"] = numbers.repeat_interleave(lengths)[None]
         if any(kind.tokens_per_second is not None for kind in self._kinds):
             slots = range(len(self._samples))
             seconds = [second for slot in slots for second in self._seconds_of(slot)]

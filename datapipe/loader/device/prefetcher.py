@@ -182,9 +182,9 @@ class DevicePrefetcher:
 
     With `mean_std`, of pixels from 0 to 1, `pixel_values` of uint8 cross the bus, a quarter of the
     bytes, and are normalised on the device. `channels_last` makes the values of a pixel adjacent,
-    in `pixel_values` of [N, 3, H, W]. If they are `padded` to the largest image, `image_sizes` of
-    the batch has the size of each, and the padding is zero after normalisation too. Raises
-    `PlanError` if there is no such device, or options contradict each other.
+    in `pixel_values` of [N, 3, H, W]. If they are `padded`, `image_sizes` of the batch has the
+    size of each or `pixel_attention_mask` its patches, and the padding is zero after normalisation
+    too. Raises `PlanError` if there is no such device, or options contradict each other.
 
     On CUDA, tensors of at most 1 MiB cross in one copy, and share a storage there, side by side:
     each can be changed alone, but saving one saves all.
@@ -245,8 +245,8 @@ class DevicePrefetcher:
                     if complete is not None:
                         pixels = carried[PIXELS] = complete(pixels, carry)
                     empty = None if blank is None else carry(blank[: len(pixels)])
-                    sizes = carried.get("image_sizes")
-                    pixels = self._finish(pixels, empty, sizes, int(nested))
+                    shown = carried.get("pixel_attention_mask", carried.get("image_sizes"))
+                    pixels = self._finish(pixels, empty, shown, int(nested))
                     carried[PIXELS] = pixels[None] if nested else pixels
                 videos = carried.get(VIDEO_PIXELS)
                 if isinstance(videos, Tensor):
@@ -276,7 +276,7 @@ class DevicePrefetcher:
             carried |= zip(small, separate(carry(join(together)), together), strict=True)
         return batch | carried
 
-    def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any, value: int) -> Tensor:
+    def _finish(self, pixels: Tensor, blank: Tensor | None, shown: Any, value: int) -> Tensor:
         """Return pixels, normalised, in the dtype and layout asked for; blank rows get `value`."""
         images = pixels.ndim == 4
         last = images and self._channels_last
@@ -292,8 +292,8 @@ class DevicePrefetcher:
         parts = pixels if images else pixels.reshape(len(pixels), 3, pixels.shape[1:].numel() // 3)
         done = normalize_batch(parts, self._mean_std, self._dtype, channels_last=last)
         done = done if images else done.view(pixels.shape)
-        if images and self._padded and isinstance(sizes, Tensor):
-            zero_outside(done, sizes)
+        if self._padded and isinstance(shown, Tensor):
+            zero_outside(done, shown) if images else done.mul_(shown[..., None])
         if blank is not None:
             done.masked_fill_(blank.view(-1, *(1 for _ in done.shape[1:])), value)
         return done

@@ -40,7 +40,7 @@ _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 class MarkedImages:
     """Images with markup between their tokens."""
 
-    cells: Counter  # rows and columns that the markup counts, int64 [n, 2]
+    cells: Counter  # arguments of `ImageRuns.ids` for n images, int64 [n, 2 or 3]
     made: ImageRuns  # runs of tokens by rows and columns
 
     def count(self, widths: Int64, heights: Int64) -> Int64:

@@ -16,6 +16,7 @@ from datapipe.text.spec import TextSpec
 
 IMAGE_KEYS = (
     *("pixel_values", "image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images"),
+    *("pixel_attention_mask", "spatial_shapes", "image_merge_sizes"),
     *("pixel_values_videos", "video_grid_thw", "second_per_grid_ts"),
 )
 """Keys of a batch that describe its images and videos, in the order of these."""
@@ -26,7 +27,7 @@ TYPE_KEYS = ("token_type_ids", "mm_token_type_ids")
 BATCH_KEYS = frozenset(
     {
         *("input_ids", "labels", "attention_mask", "position_ids", "use_cache"),
-        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
         *IMAGE_KEYS,
         *TYPE_KEYS,
     }

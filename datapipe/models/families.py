@@ -31,6 +31,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "qwen3_5": _QWEN3_VL,
     "qwen3_5_moe": _QWEN3_VL,
     "internvl": {"InternVLProcessor": internvl},
+    "qianfan_ocr": {"QianfanOCRProcessor": internvl},
     "gemma3": {"Gemma3Processor": gemma3},
     "gemma4": {"Gemma4Processor": gemma4},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},

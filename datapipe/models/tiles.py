@@ -1,8 +1,8 @@
-"""Models whose images are cut into tiles: InternVL 3 and 3.5, Idefics 3 and SmolVLM.
+"""Models whose images are cut into tiles: InternVL 3 and 3.5, Qianfan-OCR, Idefics 3 and SmolVLM.
 
-`InternVLProcessor` with `GotOcr2ImageProcessor`, in the form of transformers. A tile has
-`image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand around all tiles of an
-image and its thumbnail.
+`InternVLProcessor` and `QianfanOCRProcessor` with `GotOcr2ImageProcessor`, in the form of
+transformers. A tile has `image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand
+around all tiles of an image and its thumbnail.
 
 `Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
 image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
@@ -46,7 +46,9 @@ def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         merge=merge,
         **pixel_options(files, "clip"),
     )
-    return image, files.text(image_token=files.image_token)
+    if (mark := files.processor.get("image_placeholder_token", "<image>")) != "<image>":
+        raise files.refuse(f"image_placeholder_token is {mark!r}, not '<image>'")
+    return image, files.text(image_token="<IMG_CONTEXT>")
 
 
 def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:

@@ -35,15 +35,20 @@ def learnt(case, processor, text, ids):
         text = text.replace(processor.image_token, whole)
     found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     spans = [match.span(1) for match in re.finditer(case.answer, text, re.DOTALL)]
-    image = None if whole else tokenizer.convert_tokens_to_ids(processor.image_token)
+    # Some templates write another token than the one that is repeated.
+    repeated = getattr(processor, "img_patch_token", processor.image_token)
+    written = getattr(processor, "image_placeholder_token", processor.image_token)
+    image, place = (
+        None if whole else tokenizer.convert_tokens_to_ids(token) for token in (repeated, written)
+    )
     labels = []
     before = at = None
     marked = "generation %}" in case.template
     for number, (start, stop) in zip(found["input_ids"], found["offset_mapping"], strict=True):
-        if before == number == image:
+        if before == number == place:
             continue  # a run of tokens of several images
         before = number
-        if number == image:
+        if number == place:
             while len(labels) < len(ids) and ids[len(labels)] != image:
                 labels.append(-100)  # what stands before an image
             while len(labels) < len(ids) and ids[len(labels)] == image:

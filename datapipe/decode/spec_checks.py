@@ -138,8 +138,3 @@ def _check_tiles(spec: ImageSpec) -> None:
                 f"grid {grid} does not consist of whole tiles of {spec.height} x {spec.width}; "
                 "give multiples of size"
             )
-    if spec.merge != 1:
-        raise PlanError(
-            f"merge={spec.merge} with grids: models of the LLaVA-NeXT family merge no patches; "
-            "leave it out"
-        )

@@ -10,7 +10,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
 from datapipe.models.gemma import gemma3, gemma4
-from datapipe.models.llava import llava, llava_next, llava_onevision
+from datapipe.models.llava import granite4_vision, llava, llava_next, llava_onevision
 from datapipe.models.native import glm4v, qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.models.pixtral import lighton_ocr, pixtral
 from datapipe.models.tiles import idefics3, internvl
@@ -36,6 +36,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "gemma4": {"Gemma4Processor": gemma4},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
     "llava_next": {"LlavaNextProcessor": llava_next},
+    "granite4_vision": {"Granite4VisionProcessor": granite4_vision},
     "llava_onevision": {"LlavaOnevisionProcessor": llava_onevision},
     "mistral3": {"PixtralProcessor": pixtral},
     "pixtral": {"PixtralProcessor": pixtral},

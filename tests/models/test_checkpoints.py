@@ -83,6 +83,7 @@ CHANGED = {
     "siglip": CASES["llava-hf/llava-interleave-qwen-0.5b-hf"],
     "next": CASES["llava-hf/llava-v1.6-vicuna-7b-hf"],
     "lighton": CASES["lightonai/LightOnOCR-1B-1025"],
+    "granite": CASES["ibm-granite/granite-4.0-3b-vision"],
     "qianfan": CASES["baidu/Qianfan-OCR"],
     "onevision": TINY["llava_onevision"].case,
 }

@@ -162,7 +162,7 @@ class AnyresTransform(_Tiles):
             heights,
             grids=self._grids,
             tile=self._side,
-            patch=self.spec.patch_side,
+            patch=self.spec.patch_side * self.spec.merge,
             most=self.spec.anyres_max,
         )
 

@@ -1,8 +1,9 @@
-"""Models whose images are cut into tiles: InternVL 3 and 3.5, Qianfan-OCR, Idefics 3 and SmolVLM.
+"""Models whose images are cut into tiles: InternVL 3 and Aya Vision, Idefics 3 and SmolVLM.
 
 `InternVLProcessor` and `QianfanOCRProcessor` with `GotOcr2ImageProcessor`, in the form of
 transformers. A tile has `image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand
-around all tiles of an image and its thumbnail.
+around all tiles of an image and its thumbnail. `AyaVisionProcessor` writes `TILE_1` before a tile
+and `TILE_GLOBAL` before the thumbnail.
 
 `Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
 image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
@@ -24,7 +25,40 @@ _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family, or raise `PlanError`."""
+    """Return the options of InternVL or Qianfan-OCR, or raise `PlanError`."""
+    patch = files.vision.get("patch_size", 14)
+    patch = patch[0] if isinstance(patch, list) else patch
+    image = _tiled(files, patch, files.processor.get("image_seq_length", 256))
+    _check_placeholder(files, "image_placeholder_token")
+    return image, files.text(image_token="<IMG_CONTEXT>")
+
+
+def aya_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Aya Vision, or raise `PlanError`."""
+    named = files.processor
+    side = named.get("patch_size", 28) * named.get("downsample_factor", 1)
+    image = _tiled(files, side, (named.get("img_size", 364) // side) ** 2)
+    _check_placeholder(files, "image_token")
+    whole = named.get("tile_global_token", "TILE_GLOBAL")
+    markup = ImageMarkup(
+        start=named.get("start_of_img_token", "<|START_OF_IMG|>"),
+        cell=named.get("tile_token", "TILE") + "_{number}",
+        whole=whole,
+        alone=whole,
+        end=named.get("end_of_img_token", "<|END_OF_IMG|>"),
+    )
+    repeated = named.get("img_patch_token", "<|IMG_PATCH|>")
+    return image, files.text(image_token=repeated, image_markup=markup)
+
+
+def _check_placeholder(files: ModelFiles, option: str) -> None:
+    """Raise `PlanError` if the processor replaces another token of a template than `<image>`."""
+    if (token := files.processor.get(option, "<image>")) != "<image>":
+        raise files.refuse(f"{option} is {token!r}, not '<image>'")
+
+
+def _tiled(files: ModelFiles, patch: int, tokens: int) -> ImageSpec:
+    """Return the options of tiles with so many `tokens`, or raise `PlanError`."""
     images = files.images
     # The processor cuts images into tiles, whatever its image processor's own default is.
     if images.get("crop_to_patches", True) is False and files.processor_class is None:
@@ -34,11 +68,8 @@ def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     height, width = side_of(files, "size", 384)
     if height != width:
         raise files.refuse(f"its tiles have {height} x {width} pixels, which is not a square")
-    tokens = files.processor.get("image_seq_length", 256)
-    patch = files.vision.get("patch_size", 14)
-    patch = patch[0] if isinstance(patch, list) else patch
     patch, merge = _merge(files, height, (patch,), tokens)
-    image = ImageSpec(
+    return ImageSpec(
         resize="tiles",
         size=height,
         tiles=images.get("max_patches", 12),
@@ -46,9 +77,6 @@ def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         merge=merge,
         **pixel_options(files, "clip"),
     )
-    if (mark := files.processor.get("image_placeholder_token", "<image>")) != "<image>":
-        raise files.refuse(f"image_placeholder_token is {mark!r}, not '<image>'")
-    return image, files.text(image_token="<IMG_CONTEXT>")
 
 
 def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:

@@ -84,6 +84,7 @@ CHANGED = {
     "next": CASES["llava-hf/llava-v1.6-vicuna-7b-hf"],
     "lighton": CASES["lightonai/LightOnOCR-1B-1025"],
     "granite": CASES["ibm-granite/granite-4.0-3b-vision"],
+    "aya": CASES["CohereLabs/aya-vision-8b"],
     "qianfan": CASES["baidu/Qianfan-OCR"],
     "onevision": TINY["llava_onevision"].case,
 }

@@ -134,8 +134,8 @@ class ImageSpec:
       patches in the order in which Qwen2-VL takes them.
     - "budget": `[images, patches, 3 * patch**2]` with `image_position_ids`: the largest size of at
       most `tokens` tokens, cut into patches, zeros after the last.
-    - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
-      (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
+    - "tiles": `[tiles, 3, size, size]`: by the rules of InternVL or Command A Vision (`tiles`), of
+      LLaVA-NeXT (`grids`), then with `image_sizes`, or of Idefics 3 (`longest`).
 
     Attributes:
         size: side of a square in pixels, or (height, width); for "tiles", the side of a tile; for
@@ -170,6 +170,8 @@ class ImageSpec:
             images are scaled to it, then stretched to whole tiles.
         tokens: for "budget", the most tokens of an image.
         tiles: for "tiles", the most tiles of an image, without the thumbnail. None is 12.
+        tiles_by: for `tiles`, what chooses the grid of an image: the nearest "aspect" ratio, as for
+            InternVL; or the least "scale" that does not shrink it, as for Command A Vision.
         grids: for "tiles", canvases (height, width) to choose from, multiples of `size`.
         anyres_max: for `grids`, the tiles to whose features a model scales those of larger canvases
             down, as LLaVA-OneVision with "anyres_max_9" does; None scales none. Pixels do not
@@ -216,6 +218,7 @@ class ImageSpec:
     longest: Side | None = None
     tokens: Side | None = None
     tiles: Small | None = None
+    tiles_by: Literal["aspect", "scale"] = "aspect"
     grids: Grids | None = None
     anyres_max: Small | None = None
     pad_several: Color | None = None

@@ -28,6 +28,7 @@ _TAKEN_BY = {
     "longest": ("dynamic", "tiles"),
     "tokens": ("budget",),
     "tiles": ("tiles",),
+    "tiles_by": ("tiles",),
     "grids": ("tiles",),
     "anyres_max": ("tiles",),
     "pad_several": ("tiles",),
@@ -109,6 +110,11 @@ def check_together(spec: ImageSpec) -> None:
 
 
 def _check_tiles(spec: ImageSpec) -> None:
+    if spec.tiles_by != "aspect" and (spec.grids or spec.longest) is not None:
+        raise PlanError(
+            f"tiles_by={spec.tiles_by!r} has no effect with grids or longest, which are rules of "
+            "their own; leave it out"
+        )
     if spec.grids is None:
         for name in ("anyres_max", "pad_several"):
             if (value := getattr(spec, name)) is not None:

@@ -1,4 +1,4 @@
-"""Images cut into square tiles: the grids of InternVL, Idefics 3 and LLaVA-NeXT.
+"""Images cut into square tiles: the grids of InternVL, Command A Vision, Idefics 3 and LLaVA-NeXT.
 
 Functions take the widths and heights of n images, in pixels, and compute in the floating-point
 steps of their sources, so that equal sizes come out. `PlanError` if a size is not above 0.
@@ -42,6 +42,28 @@ def tile_grid(
         better = distance < closest
         better |= (distance == closest) & (area > 0.5 * tile * tile * columns * rows)
         closest[better] = distance[better]
+        across[better] = columns
+        down[better] = rows
+    return across, down
+
+
+def scale_grid(
+    widths: Integers, heights: Integers, *, tile: int, max_tiles: int
+) -> tuple[Int64, Int64]:
+    """Return the tiles along width and height of each image: int64 [n] each.
+
+    The grid that enlarges the image least, or else shrinks it least, without changing its aspect
+    ratio; of equal ones the smallest. This is `get_optimal_tiled_canvas` of transformers'
+    `image_processing_cohere2_vision.py`.
+    """
+    check_sizes(widths, heights)
+    best = np.zeros(len(widths))
+    across = np.ones(len(widths), np.int64)
+    down = np.ones(len(widths), np.int64)
+    for columns, rows in _grids(max_tiles):
+        scale = np.minimum(columns * tile / widths, rows * tile / heights)
+        better = np.where(scale >= 1, (best < 1) | (scale < best), scale > best)
+        best[better] = scale[better]
         across[better] = columns
         down[better] = rows
     return across, down

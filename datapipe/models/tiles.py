@@ -5,6 +5,9 @@ transformers. A tile has `image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>
 around all tiles of an image and its thumbnail. `AyaVisionProcessor` writes `TILE_1` before a tile
 and `TILE_GLOBAL` before the thumbnail.
 
+`Cohere2VisionProcessor` with its image processor (Command A Vision). The grid is chosen by another
+rule, and `<|IMG_LINE_BREAK|>` stands behind each tile.
+
 `Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
 image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
 `<global-img>`.
@@ -13,6 +16,7 @@ image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isqrt
 
 from datapipe.decode.spec import ImageSpec
@@ -51,21 +55,39 @@ def aya_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     return image, files.text(image_token=repeated, image_markup=markup)
 
 
+def cohere2_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Command A Vision, or raise `PlanError`."""
+    if files.images.get("crop_to_patches") is False:
+        raise files.refuse("its images are not cut into tiles (crop_to_patches=false)")
+    tokens = files.images.get("patch_size", 16) ** 2  # the side of a tile in tokens
+    image = _tiled(files, files.vision.get("patch_size", 16), tokens, side=512)
+    after = files.processor.get("img_line_break_token", "<|IMG_LINE_BREAK|>")
+    markup = ImageMarkup(
+        start=files.processor.get("boi_token", "<|START_OF_IMG|>"),
+        between_cells=after,
+        between_rows=after,
+        whole=after,
+        end=after + files.processor.get("eoi_token", "<|END_OF_IMG|>"),
+    )
+    text = files.text(image_token=files.image_token or "<|IMG_PATCH|>", image_markup=markup)
+    return replace(image, tiles_by="scale"), text
+
+
 def _check_placeholder(files: ModelFiles, option: str) -> None:
     """Raise `PlanError` if the processor replaces another token of a template than `<image>`."""
     if (token := files.processor.get(option, "<image>")) != "<image>":
         raise files.refuse(f"{option} is {token!r}, not '<image>'")
 
 
-def _tiled(files: ModelFiles, patch: int, tokens: int) -> ImageSpec:
-    """Return the options of tiles with so many `tokens`, or raise `PlanError`."""
+def _tiled(files: ModelFiles, patch: int, tokens: int, side: int = 384) -> ImageSpec:
+    """Return the options of tiles of so many `tokens`, by default with this side in pixels."""
     images = files.images
     # The processor cuts images into tiles, whatever its image processor's own default is.
     if images.get("crop_to_patches", True) is False and files.processor_class is None:
         raise files.refuse("its images are not cut into tiles")
     if (least := images.get("min_patches", 1)) != 1:
         raise files.refuse(f"its images have at least {least} tiles")
-    height, width = side_of(files, "size", 384)
+    height, width = side_of(files, "size", side)
     if height != width:
         raise files.refuse(f"its tiles have {height} x {width} pixels, which is not a square")
     patch, merge = _merge(files, height, (patch,), tokens)

@@ -17,7 +17,7 @@ from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError
-from datapipe.geometry.tiles import best_grid, scaled_grid, tile_grid
+from datapipe.geometry.tiles import best_grid, scale_grid, scaled_grid, tile_grid
 
 from ..models.video_processors import qwen3_vl_resize
 from .fitted import decoded, photo, place, put_together, rows_for, size_of
@@ -37,6 +37,7 @@ SPECS = {
         resize="native", patch=5, normalize="siglip", min_pixels=25, max_pixels=9000
     ),
     "tiles": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, normalize="imagenet"),
+    "tiles by scale": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, tiles_by="scale"),
     "no thumbnail": ImageSpec(size=16, resize="tiles", tiles=4, thumbnail=False, patch=4),
     "longest": ImageSpec(resize="dynamic", longest=90, patch=4, merge=2, normalize="clip"),
     "scaled tiles": ImageSpec(
@@ -67,7 +68,8 @@ def grid_of(spec, image):
     if spec.longest is not None:
         across, down = scaled_grid(*size_of(image), longest=spec.longest, tile=spec.height)
     else:
-        across, down = tile_grid(*size_of(image), tile=spec.height, max_tiles=spec.most_tiles)
+        rule = tile_grid if spec.tiles_by == "aspect" else scale_grid
+        across, down = rule(*size_of(image), tile=spec.height, max_tiles=spec.most_tiles)
     return int(down[0]), int(across[0])
 
 

@@ -18,9 +18,9 @@ from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
+from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, scale_grid, tile_grid
 
-from ..models.video_processors import qwen3_vl_resize
+from ..models.video_processors import cohere2_canvas, qwen3_vl_resize
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
@@ -116,10 +116,15 @@ def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(width, he
     assert abs(new_width - max(1, width * min(scales))) <= 0.5 + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("rule", "canvas"),
+    [(tile_grid, get_optimal_tiled_canvas), (scale_grid, cohere2_canvas)],
+    ids=["InternVL", "Command A Vision"],
+)
 @given(sizes=SIZES, tile=st.sampled_from([448, 384]), most=st.sampled_from([1, 6, 12]))
-def test_tile_grids_are_those_of_internvl(sizes, tile, most):
-    assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
-        get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
+def test_tile_grids_are_those_of(rule, canvas, sizes, tile, most):
+    assert pairs(rule(*columns(sizes), tile=tile, max_tiles=most)) == [
+        canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
 
 

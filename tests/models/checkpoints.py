@@ -18,6 +18,7 @@ from transformers.processing_utils import ProcessorMixin
 from ..campaigns import rare
 from ..text.families import template
 from ..text.small_tokenizers import NAMED, small_tokenizer
+from .video_processors import Cohere2VisionImageProcessor
 
 # Its module imports a function for counting from that of the torchvision backend, which Pillow's
 # has too. Nothing else of it is used.
@@ -112,15 +113,15 @@ class Case:
 
 
 def _case(given: dict[str, Any]) -> Case:
+    stood_in = {made.__name__: made for made in (PixtralProcessor, Cohere2VisionImageProcessor)}
     classes = {
-        part: PixtralProcessor
-        if given[part] == PixtralProcessor.__name__
-        else getattr(transformers, given[part])
+        part: stood_in.get(given[part]) or getattr(transformers, given[part])
         for part in ("processor", "images")
     }
     # Some checkpoints have the template of another family with an image token of their own.
-    image = given.pop("image", QWEN_IMAGE)
-    text = template(given["template"]).replace(QWEN_IMAGE, image)
+    text = template(given["template"])
+    if image := given.pop("image", None):
+        text = text.replace(QWEN_IMAGE, image).replace("<image>", image)
     return Case(**given | classes | {"template": text})
 
 

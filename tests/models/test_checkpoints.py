@@ -83,6 +83,7 @@ CHANGED = {
     "siglip": CASES["llava-hf/llava-interleave-qwen-0.5b-hf"],
     "next": CASES["llava-hf/llava-v1.6-vicuna-7b-hf"],
     "lighton": CASES["lightonai/LightOnOCR-1B-1025"],
+    "cohere2": CASES["CohereLabs/command-a-vision-07-2025"],
     "granite": CASES["ibm-granite/granite-4.0-3b-vision"],
     "aya": CASES["CohereLabs/aya-vision-8b"],
     "qianfan": CASES["baidu/Qianfan-OCR"],

@@ -16,6 +16,7 @@ from ..decode.fitted import levels_apart
 from .checkpoints import CASES, mostly_quick
 from .conftest import loader_of
 from .tiny import TINY
+from .video_processors import with_pillow
 
 FACTS = ("image_grid_thw", "image_sizes", "image_position_ids", "batch_num_images")
 
@@ -80,7 +81,8 @@ def theirs(processor, sample):
     # As its apply_chat_template does when it encodes too.
     begun = text.startswith(processor.tokenizer.bos_token)
     images = [sample.images] if sample.images else None
-    given = processor(images=images, text=[text], add_special_tokens=not begun)
+    with with_pillow():
+        given = processor(images=images, text=[text], add_special_tokens=not begun)
     return text, dict(given)
 
 

@@ -1,4 +1,4 @@
-"""Video processors of transformers, with Pillow where they call torchvision."""
+"""Processors of transformers that need torchvision, with Pillow where they call it."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import image_processing_backends, video_processing_utils
 
 
-def _resize(videos: Tensor, size: Sequence[int], **_: Any) -> Tensor:
-    """As torchvision does with uint8 [..., 3, h, w], and with bicubic weights."""
+def _resize(videos: Tensor, size: Sequence[int], interpolation: int, **_: Any) -> Tensor:
+    """As torchvision does with uint8 [..., 3, h, w]; `interpolation` is Pillow's number."""
     frames = videos.reshape(-1, *videos.shape[-3:])
     made = [
         np.asarray(
             Image.fromarray(frame.permute(1, 2, 0).numpy()).resize(
-                (size[1], size[0]), Image.Resampling.BICUBIC
+                (size[1], size[0]), Image.Resampling(interpolation)
             )
         )
         for frame in frames
@@ -48,19 +48,32 @@ with patch.dict(
         _FUNCTIONAL.__name__: _FUNCTIONAL,
     },
 ):
+    from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
+        Cohere2VisionImageProcessor,
+    )
+    from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
+        get_optimal_tiled_canvas as cohere2_canvas,
+    )
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
         smart_resize as qwen3_vl_resize,
     )
 
-__all__ = ["Qwen2VLVideoProcessor", "Qwen3VLVideoProcessor", "qwen3_vl_resize", "with_pillow"]
+__all__ = [
+    "Cohere2VisionImageProcessor",
+    "Qwen2VLVideoProcessor",
+    "Qwen3VLVideoProcessor",
+    "cohere2_canvas",
+    "qwen3_vl_resize",
+    "with_pillow",
+]
 
 
 @contextmanager
 def with_pillow() -> Iterator[None]:
-    """Let video processors call Pillow in place of torchvision."""
-    same = dict.fromkeys(range(6), 3)
+    """Let processors call Pillow in place of torchvision."""
+    same = {number: number for number in range(6)}
     with (
         patch.object(image_processing_backends, "tvF", _FUNCTIONAL, create=True),
         patch.object(image_processing_backends, "pil_torch_interpolation_mapping", same),

@@ -54,7 +54,10 @@ class _Tiles(ImageTransform, ABC):
 
 
 class TilesTransform(_Tiles):
-    """Tiles by InternVL's rule: of the image, stretched, row by row, and then the thumbnail."""
+    """Tiles by the rule of InternVL or of Command A Vision.
+
+    They are those of the image, stretched, row by row, and then the thumbnail.
+    """
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         tiles: Int64 = self.cells(widths, heights).prod(axis=1)
@@ -64,8 +67,8 @@ class TilesTransform(_Tiles):
         return self.rows(widths, heights) * self.cell_tokens
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        most = self.spec.most_tiles
-        across, down = rules.tile_grid(widths, heights, tile=self._side, max_tiles=most)
+        rule = rules.tile_grid if self.spec.tiles_by == "aspect" else rules.scale_grid
+        across, down = rule(widths, heights, tile=self._side, max_tiles=self.spec.most_tiles)
         return np.stack([down, across], axis=1)
 
     def columns(self, width: int, height: int) -> int:

@@ -122,7 +122,7 @@ def _check_tiles(spec: ImageSpec) -> None:
                     f"{name}={value!r} has no effect on tiles without grids, the canvases of the "
                     "LLaVA family; leave it out, or give grids"
                 )
-        if spec.fill is not None:
+        if spec.fill is not None and spec.tiles_by == "aspect":
             raise PlanError(
                 f"fill={spec.fill} has no effect on tiles without grids, where images are "
                 "stretched to the tiles and nothing is padded; leave it out"

@@ -13,7 +13,7 @@ from datapipe.models.gemma import gemma3, gemma4
 from datapipe.models.llava import granite4_vision, llava, llava_next, llava_onevision
 from datapipe.models.native import glm4v, qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.models.pixtral import lighton_ocr, pixtral
-from datapipe.models.tiles import aya_vision, cohere2_vision, idefics3, internvl
+from datapipe.models.tiles import aya_vision, cohere2_vision, idefics3, internvl, llama4
 from datapipe.text.spec import TextSpec, take_object
 
 Model = Annotated[
@@ -33,6 +33,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "internvl": {"InternVLProcessor": internvl},
     "aya_vision": {"AyaVisionProcessor": aya_vision},
     "cohere2_vision": {"Cohere2VisionProcessor": cohere2_vision},
+    "llama4": {"Llama4Processor": llama4},
     "qianfan_ocr": {"QianfanOCRProcessor": internvl},
     "gemma3": {"Gemma3Processor": gemma3},
     "gemma4": {"Gemma4Processor": gemma4},

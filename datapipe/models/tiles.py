@@ -8,6 +8,10 @@ and `TILE_GLOBAL` before the thumbnail.
 `Cohere2VisionProcessor` with its image processor (Command A Vision). The grid is chosen by another
 rule, and `<|IMG_LINE_BREAK|>` stands behind each tile.
 
+`Llama4Processor` with its image processor. The grid is chosen by that rule, and the image is fitted
+into the corner of its tiles. Separators stand behind tiles and rows, and `<|image|>` before the
+thumbnail.
+
 `Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
 image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
 `<global-img>`.
@@ -73,14 +77,48 @@ def cohere2_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     return replace(image, tiles_by="scale"), text
 
 
-def _check_placeholder(files: ModelFiles, option: str) -> None:
-    """Raise `PlanError` if the processor replaces another token of a template than `<image>`."""
-    if (token := files.processor.get(option, "<image>")) != "<image>":
-        raise files.refuse(f"{option} is {token!r}, not '<image>'")
+def llama4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Llama 4, or raise `PlanError`."""
+    if files.images.get("resize_to_max_canvas"):
+        raise files.refuse("its images are enlarged to whole tiles (resize_to_max_canvas=true)")
+    named = files.processor
+    # A processor has the ratio of patches to tokens instead.
+    merged = named.get("downsample_ratio") or round(named.get("pixel_shuffle_ratio", 0.5) ** -2)
+    side, patch = side_of(files, "size", 336)[0], named.get("patch_size", 14)
+    tokens = (side // patch) ** 2 // merged
+    image = _tiled(files, patch, tokens, side=336, most=16, normalize="siglip", resample=2)
+    _check_placeholder(files, "image_token", "<|image|>")
+    # What its processor writes, whatever tokens it is given.
+    markup = ImageMarkup(
+        start="<|image_start|>",
+        between_cells="<|tile_x_separator|>",
+        between_rows="<|tile_y_separator|>",
+        whole="<|tile_y_separator|><|image|>",
+        alone="<|image|>",
+        end="<|image_end|>",
+    )
+    chunk = (files.config.get("text_config") or {}).get("attention_chunk_size", 8192)
+    text = files.text(image_token="<|patch|>", image_markup=markup, attention_chunk=chunk)
+    return replace(image, tiles_by="scale", fill=(0, 0, 0)), text
 
 
-def _tiled(files: ModelFiles, patch: int, tokens: int, side: int = 384) -> ImageSpec:
-    """Return the options of tiles of so many `tokens`, by default with this side in pixels."""
+def _check_placeholder(files: ModelFiles, option: str, known: str = "<image>") -> None:
+    """Raise `PlanError` if the processor replaces another token of a template than this."""
+    if (token := files.processor.get(option, known)) != known:
+        raise files.refuse(f"{option} is {token!r}, not {known!r}")
+
+
+def _tiled(
+    files: ModelFiles,
+    patch: int,
+    tokens: int,
+    *,
+    side: int = 384,
+    most: int = 12,
+    normalize: str = "clip",
+    resample: int = 3,
+) -> ImageSpec:
+    """Return the options of tiles of so many `tokens`; the others are the processor's defaults."""
     images = files.images
     # The processor cuts images into tiles, whatever its image processor's own default is.
     if images.get("crop_to_patches", True) is False and files.processor_class is None:
@@ -94,10 +132,10 @@ def _tiled(files: ModelFiles, patch: int, tokens: int, side: int = 384) -> Image
     return ImageSpec(
         resize="tiles",
         size=height,
-        tiles=images.get("max_patches", 12),
+        tiles=images.get("max_patches", most),
         patch=patch,
         merge=merge,
-        **pixel_options(files, "clip"),
+        **pixel_options(files, normalize, resample=resample),
     )
 
 

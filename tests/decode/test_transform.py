@@ -38,6 +38,9 @@ SPECS = {
     ),
     "tiles": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, normalize="imagenet"),
     "tiles by scale": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, tiles_by="scale"),
+    "tiles of a corner": ImageSpec(
+        size=16, resize="tiles", tiles=7, patch=8, tiles_by="scale", fill=(9, 99, 199)
+    ),
     "no thumbnail": ImageSpec(size=16, resize="tiles", tiles=4, thumbnail=False, patch=4),
     "longest": ImageSpec(resize="dynamic", longest=90, patch=4, merge=2, normalize="clip"),
     "scaled tiles": ImageSpec(
@@ -143,7 +146,7 @@ def test_points_lie_where_the_placement_says(name, width, height, key):
     x = (np.arange(across) + 0.5 - where.left) / where.scale_x
     y = (np.arange(down) + 0.5 - where.top) / where.scale_y
     red, green, blue = fitted.numpy().astype(float)
-    if spec.resize != "pad" and spec.grids is None:
+    if not spec.fills_borders:
         # Nothing but the image is shown.
         assert -1 < x.min() < x.max() < width + 1 or across == 1
         assert -1 < y.min() < y.max() < height + 1 or down == 1

@@ -18,9 +18,16 @@ from datapipe.decode.presets import PRESETS
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, scale_grid, tile_grid
+from datapipe.geometry.tiles import (
+    anyres_tokens,
+    best_grid,
+    fit_tiles,
+    per_tile,
+    scale_grid,
+    tile_grid,
+)
 
-from ..models.video_processors import cohere2_canvas, qwen3_vl_resize
+from ..models.video_processors import cohere2_canvas, llama4_sizes, qwen3_vl_resize
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
@@ -126,6 +133,15 @@ def test_tile_grids_are_those_of(rule, canvas, sizes, tile, most):
     assert pairs(rule(*columns(sizes), tile=tile, max_tiles=most)) == [
         canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
+
+
+@given(sizes=SIZES, tile=st.sampled_from([336, 28]), most=st.sampled_from([1, 5, 16]))
+def test_images_are_fitted_into_tiles_as_by_llama4(sizes, tile, most):
+    across, down = scale_grid(*columns(sizes), tile=tile, max_tiles=most, single=True)
+    found = []
+    for (width, height), canvas in zip(sizes, pairs((down * tile, across * tile)), strict=True):
+        found.append((canvas, fit_tiles(width, height, canvas=canvas, tile=tile)))
+    assert found == [llama4_sizes(height, width, tile, most) for width, height in sizes]
 
 
 def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():

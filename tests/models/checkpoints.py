@@ -18,7 +18,7 @@ from transformers.processing_utils import ProcessorMixin
 from ..campaigns import rare
 from ..text.families import template
 from ..text.small_tokenizers import NAMED, small_tokenizer
-from .video_processors import Cohere2VisionImageProcessor
+from .video_processors import Cohere2VisionImageProcessor, FloatLlama4ImageProcessor
 
 # Its module imports a function for counting from that of the torchvision backend, which Pillow's
 # has too. Nothing else of it is used.
@@ -113,7 +113,10 @@ class Case:
 
 
 def _case(given: dict[str, Any]) -> Case:
-    stood_in = {made.__name__: made for made in (PixtralProcessor, Cohere2VisionImageProcessor)}
+    stood_in = {
+        made.__name__: made
+        for made in (PixtralProcessor, Cohere2VisionImageProcessor, FloatLlama4ImageProcessor)
+    }
     classes = {
         part: stood_in.get(given[part]) or getattr(transformers, given[part])
         for part in ("processor", "images")

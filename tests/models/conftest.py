@@ -15,7 +15,7 @@ from .tiny import TINY
 from .videos import VIDEO_CASES, write_shards
 from .videos import samples as video_samples
 
-FORMS = ("pixtral", "idefics3", "gemma4", "glm4v", "llava_onevision")
+FORMS = ("pixtral", "idefics3", "gemma4", "glm4v", "llava_onevision", "llama4")
 PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
 WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")
 

@@ -1,4 +1,4 @@
-"""Images cut into square tiles, by the rules of InternVL, Idefics 3, LLaVA-NeXT and OneVision."""
+"""Images cut into square tiles, by the rules of InternVL, Llama 4, Idefics 3 and LLaVA-NeXT."""
 
 from __future__ import annotations
 
@@ -103,6 +103,25 @@ class TilesTransform(_Tiles):
     def _target(self, height: int, width: int) -> tuple[int, int]:
         down, across = self.cells(*one(width, height))[0].tolist()
         return down * self._side, across * self._side
+
+
+class CornerTilesTransform(TilesTransform):
+    """Tiles by the rule of Llama 4, likewise: of the image in the corner of a canvas."""
+
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        most = self.spec.most_tiles
+        across, down = rules.scale_grid(
+            widths, heights, tile=self._side, max_tiles=most, single=True
+        )
+        return np.stack([down, across], axis=1)
+
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
+        size = rules.fit_tiles(image.width, image.height, canvas=(height, width), tile=self._side)
+        fitted, placement = self._fit(image, *size)
+        canvas = np.empty((height, width, 3), np.uint8)
+        canvas[...] = np.array(self.spec.fill, np.uint8)
+        canvas[: size[0], : size[1]] = fitted
+        return canvas, placement
 
 
 class ScaledTilesTransform(TilesTransform):

@@ -77,8 +77,10 @@ class Case:
         # The check of its parts needs the classes of videos, which need torchvision.
         with patch.object(ProcessorMixin, "check_argument_for_proper_class"):
             videos: dict[str, Any] = {}
+            if self.model_type.startswith(("gemma3n", "gemma4")):  # which take audio too
+                videos = {"feature_extractor": None}
             if self.processor is transformers.Gemma4Processor:
-                videos = {"video_processor": None, "feature_extractor": None}
+                videos["video_processor"] = None
             if self.videos is not None:
                 videos["video_processor"] = self.videos(**self.video_options)
             if self.processor is transformers.SmolVLMProcessor:
@@ -124,7 +126,8 @@ def _case(given: dict[str, Any]) -> Case:
     # Some checkpoints have the template of another family with an image token of their own.
     text = template(given["template"])
     if image := given.pop("image", None):
-        text = text.replace(QWEN_IMAGE, image).replace("<image>", image)
+        for written in (QWEN_IMAGE, "<image>", "<start_of_image>"):
+            text = text.replace(written, image)
     return Case(**given | classes | {"template": text})
 
 

@@ -95,7 +95,7 @@ def check(case, model, samples, shards):
         ids = expected["input_ids"][0]
         assert batch["input_ids"][0].tolist() == list(ids)
         assert batch["labels"][0].tolist() == learnt(case, processor, text, list(ids))
-        if "token_type_ids" in expected:
+        if "token_type_ids" in expected and case.model_type != "gemma3n":  # it ignores them
             assert batch["token_type_ids"].tolist() == [list(expected["token_type_ids"][0])]
         if not sample.images:
             continue

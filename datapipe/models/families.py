@@ -9,7 +9,7 @@ from datapipe.declared import Say, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
-from datapipe.models.gemma import gemma3, gemma3n, gemma4
+from datapipe.models.gemma import gemma3, gemma3n, gemma4, gemma4_unified
 from datapipe.models.llava import granite4_vision, llava, llava_next, llava_onevision
 from datapipe.models.native import glm4v, qwen2_5_vl, qwen2_vl, qwen3_vl
 from datapipe.models.pixtral import lighton_ocr, pixtral
@@ -38,6 +38,7 @@ MODELS: dict[str, dict[str, Family]] = {
     "gemma3": {"Gemma3Processor": gemma3},
     "gemma3n": {"Gemma3nProcessor": gemma3n},
     "gemma4": {"Gemma4Processor": gemma4},
+    "gemma4_unified": {"Gemma4UnifiedProcessor": gemma4_unified},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
     "llava_next": {"LlavaNextProcessor": llava_next},
     "granite4_vision": {"Granite4VisionProcessor": granite4_vision},

@@ -7,10 +7,13 @@ image processor of SigLIP, and the model needs no types.
 
 `Gemma4Processor` with `Gemma4ImageProcessor`. An image is a run of `<|image|>` between `<|image>`
 and `<image|>`. Tokens of an image see each other in the larger models only, for which they take
-`mm_token_type_ids`.
+`mm_token_type_ids`. `Gemma4UnifiedProcessor` (Gemma 4 12B) does the same, with a token's patches as
+one.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -51,6 +54,17 @@ def _one_size(files: ModelFiles, *, resample: int, token_types: bool) -> tuple[I
 
 def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     """Return the options of a model of this family, or raise `PlanError`."""
+    return _budget(files, sees=None)
+
+
+def gemma4_unified(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Gemma 4 12B, or raise `PlanError`."""
+    image, text = _budget(files, sees="vision")
+    return replace(image, patch=image.patch_side * image.merge, merge=1), text
+
+
+def _budget(files: ModelFiles, *, sees: str | None) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a model that `sees` what its own config says by default."""
     images = files.images
     options = pixel_options(files, (_ZERO, _ONE))
     if images.get("do_normalize", False) and options["normalize"] != (_ZERO, _ONE):
@@ -64,7 +78,7 @@ def gemma4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
     )
     text = files.config.get("text_config") or {}
     # A processor does not say. Smaller models ignore the types.
-    vision = not files.config or text.get("use_bidirectional_attention") == "vision"
+    vision = not files.config or text.get("use_bidirectional_attention", sees) == "vision"
     return image, files.text(
         image_token="<|image|>",
         image_markup=ImageMarkup(start="<|image>", end="<image|>"),

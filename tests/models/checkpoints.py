@@ -18,7 +18,11 @@ from transformers.processing_utils import ProcessorMixin
 from ..campaigns import rare
 from ..text.families import template
 from ..text.small_tokenizers import NAMED, small_tokenizer
-from .video_processors import Cohere2VisionImageProcessor, FloatLlama4ImageProcessor
+from .video_processors import (
+    Cohere2VisionImageProcessor,
+    FloatLlama4ImageProcessor,
+    Gemma4UnifiedImageProcessor,
+)
 
 # Its module imports a function for counting from that of the torchvision backend, which Pillow's
 # has too. Nothing else of it is used.
@@ -79,7 +83,7 @@ class Case:
             videos: dict[str, Any] = {}
             if self.model_type.startswith(("gemma3n", "gemma4")):  # which take audio too
                 videos = {"feature_extractor": None}
-            if self.processor is transformers.Gemma4Processor:
+            if self.model_type.startswith("gemma4"):
                 videos["video_processor"] = None
             if self.videos is not None:
                 videos["video_processor"] = self.videos(**self.video_options)
@@ -117,7 +121,12 @@ class Case:
 def _case(given: dict[str, Any]) -> Case:
     stood_in = {
         made.__name__: made
-        for made in (PixtralProcessor, Cohere2VisionImageProcessor, FloatLlama4ImageProcessor)
+        for made in (
+            PixtralProcessor,
+            Cohere2VisionImageProcessor,
+            FloatLlama4ImageProcessor,
+            Gemma4UnifiedImageProcessor,
+        )
     }
     classes = {
         part: stood_in.get(given[part]) or getattr(transformers, given[part])

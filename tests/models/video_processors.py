@@ -57,6 +57,9 @@ with patch.dict(
     from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
         get_optimal_tiled_canvas as cohere2_canvas,
     )
+    from transformers.models.gemma4_unified.image_processing_gemma4_unified import (
+        Gemma4UnifiedImageProcessor,
+    )
     from transformers.models.llama4.image_processing_llama4 import (
         Llama4ImageProcessor,
         find_supported_resolutions,
@@ -72,6 +75,7 @@ with patch.dict(
 __all__ = [
     "Cohere2VisionImageProcessor",
     "FloatLlama4ImageProcessor",
+    "Gemma4UnifiedImageProcessor",
     "Qwen2VLVideoProcessor",
     "Qwen3VLVideoProcessor",
     "cohere2_canvas",

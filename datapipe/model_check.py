@@ -269,16 +269,15 @@ def _ids(ours: list[int], theirs: list[int], tokenizer: Any) -> str:
 
 def _rows(pixels: Any, pictures: Sequence[Any], spec: ImageSpec) -> Tensor:
     """Return the pixels of a processor without the tiles by which it pads smaller images."""
-    values = np.asarray(pixels, np.float32)
-    if values.ndim == 5:
+    if getattr(pixels[0], "ndim", 0) == 4:
         sizes = np.array([picture.shape[:2] for picture in pictures], np.int64)
         form = make_transform(spec)
         if len(sizes) > 1 and form.of_several is not None:
             form = form.of_several
         counts = form.rows(sizes[:, 1], sizes[:, 0]).tolist()
-        kept = zip(values, counts, strict=True)
-        values = np.concatenate([tiles[:count] for tiles, count in kept])
-    return torch.from_numpy(values)
+        kept = zip(pixels, counts, strict=True)
+        return torch.cat([torch.as_tensor(tiles[:count]).float() for tiles, count in kept])
+    return torch.from_numpy(np.asarray(pixels, np.float32))
 
 
 def _pixels(ours: Tensor, theirs: Tensor, spec: ImageSpec) -> str:

@@ -138,8 +138,8 @@ class ImageSpec:
       2 to `tiles` tiles, a row each, and a thumbnail, as LFM2-VL takes it.
     - "budget": `[images, patches, 3 * patch**2]` with `image_position_ids`: the largest size of at
       most `tokens` tokens, cut into patches, zeros after the last.
-    - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
-      (`grids`), then with `image_sizes`; or by that of Idefics 3 (`longest`).
+    - "tiles": `[tiles, 3, size, size]`: by the rules of InternVL or Command A Vision (`tiles`), of
+      LLaVA-NeXT (`grids`), then with `image_sizes`, or of Idefics 3 (`longest`).
 
     Attributes:
         size: side of a square in pixels, or (height, width); for "tiles" and "naflex", the side of
@@ -152,8 +152,8 @@ class ImageSpec:
         dtype: torch.uint8 (0 to 255, without normalisation), torch.float32 or torch.bfloat16 (0 to
             1 before normalisation), or a name such as "uint8". None is uint8 without normalisation
             and float32 with it.
-        fill: RGB of the padding of "pad" and `grids`, 0 to 255; None is the mean that is
-            subtracted, or black.
+        fill: RGB of the padding of "pad", `grids` and `tiles_by="scale"`, 0 to 255; None is the
+            mean that is subtracted, or black; for the last, images are stretched then.
         crop_from: for "crop", the shorter side before the centre is cut out, in pixels. None is the
             smallest that covers the result.
         patch: side of a patch in pixels; None is 14 for dynamic and native sizes. Given for the
@@ -179,6 +179,9 @@ class ImageSpec:
         tokens: for "budget", the most tokens of an image.
         tiles: for "tiles" and "naflex", the most tiles of an image, without the thumbnail. None is
             12.
+        tiles_by: for "tiles", what chooses the grid of an image: the nearest "aspect" ratio, as for
+            InternVL; or the least "scale" that does not shrink it, as for Command A Vision, or with
+            `fill` as for Llama 4, where the image is fitted into the corner of its tiles.
         grids: for "tiles", canvases (height, width) to choose from, multiples of `size`.
         anyres_max: for `grids`, the tiles to whose features a model scales those of larger canvases
             down, as LLaVA-OneVision with "anyres_max_9" does; None scales none. Pixels do not
@@ -227,6 +230,7 @@ class ImageSpec:
     longest: Side | None = None
     tokens: Side | None = None
     tiles: Small | None = None
+    tiles_by: Literal["aspect", "scale"] = "aspect"
     grids: Grids | None = None
     anyres_max: Small | None = None
     pad_several: Color | None = None
@@ -298,7 +302,7 @@ class ImageSpec:
     @property
     def fills_borders(self) -> bool:
         """True if results may have borders of the colour `fill`."""
-        return self.resize == "pad" or self.grids is not None
+        return self.resize == "pad" or self.grids is not None or self.fill is not None
 
     @property
     def image_tokens(self) -> int | Literal["per-tile", "native"]:

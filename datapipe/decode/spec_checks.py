@@ -30,6 +30,7 @@ _TAKEN_BY = {
     "longest": ("dynamic", "tiles"),
     "tokens": ("budget",),
     "tiles": ("tiles", "naflex"),
+    "tiles_by": ("tiles",),
     "grids": ("tiles",),
     "anyres_max": ("tiles",),
     "pad_several": ("tiles",),
@@ -132,6 +133,11 @@ def _check_naflex(spec: ImageSpec, unit: int) -> None:
 
 
 def _check_tiles(spec: ImageSpec) -> None:
+    if spec.tiles_by != "aspect" and (spec.grids or spec.longest) is not None:
+        raise PlanError(
+            f"tiles_by={spec.tiles_by!r} has no effect with grids or longest, which are rules of "
+            "their own; leave it out"
+        )
     if spec.grids is None:
         for name in ("anyres_max", "pad_several"):
             if (value := getattr(spec, name)) is not None:
@@ -139,7 +145,7 @@ def _check_tiles(spec: ImageSpec) -> None:
                     f"{name}={value!r} has no effect on tiles without grids, the canvases of the "
                     "LLaVA family; leave it out, or give grids"
                 )
-        if spec.fill is not None:
+        if spec.fill is not None and spec.tiles_by == "aspect":
             raise PlanError(
                 f"fill={spec.fill} has no effect on tiles without grids, where images are "
                 "stretched to the tiles and nothing is padded; leave it out"
@@ -161,8 +167,3 @@ def _check_tiles(spec: ImageSpec) -> None:
                 f"grid {grid} does not consist of whole tiles of {spec.height} x {spec.width}; "
                 "give multiples of size"
             )
-    if spec.merge != 1:
-        raise PlanError(
-            f"merge={spec.merge} with grids: models of the LLaVA-NeXT family merge no patches; "
-            "leave it out"
-        )

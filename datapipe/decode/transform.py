@@ -8,7 +8,12 @@ from datapipe.decode.forms.image_transform import ImageTransform
 from datapipe.decode.forms.naflex import NaflexTransform
 from datapipe.decode.forms.native import NativeTransform
 from datapipe.decode.forms.padded import PaddedTransform
-from datapipe.decode.forms.tiles import AnyresTransform, ScaledTilesTransform, TilesTransform
+from datapipe.decode.forms.tiles import (
+    AnyresTransform,
+    CornerTilesTransform,
+    ScaledTilesTransform,
+    TilesTransform,
+)
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw, Placement
 
@@ -26,8 +31,13 @@ _FORMS: dict[str, type[ImageTransform]] = {
 
 def form_of(spec: ImageSpec) -> type[ImageTransform]:
     """Return the form of the images of `spec`, which has facts about all of its transforms."""
-    if spec.resize == "tiles" and (spec.grids or spec.longest) is not None:
-        return AnyresTransform if spec.grids is not None else ScaledTilesTransform
+    if spec.resize == "tiles":
+        if spec.grids is not None:
+            return AnyresTransform
+        if spec.longest is not None:
+            return ScaledTilesTransform
+        if spec.fill is not None:
+            return CornerTilesTransform
     return _FORMS.get(spec.resize, FixedTransform)
 
 

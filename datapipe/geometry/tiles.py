@@ -1,4 +1,4 @@
-"""Images cut into square tiles: the grids of InternVL, Idefics 3 and LLaVA-NeXT.
+"""Images cut into square tiles: the grids of InternVL, Command A Vision, Idefics 3 and LLaVA-NeXT.
 
 Functions take the widths and heights of n images, in pixels, and compute in the floating-point
 steps of their sources, so that equal sizes come out. `PlanError` if a size is not above 0.
@@ -48,6 +48,52 @@ def tile_grid(
         across[better] = columns
         down[better] = rows
     return across, down
+
+
+def scale_grid(
+    widths: Integers, heights: Integers, *, tile: int, max_tiles: int, single: bool = False
+) -> tuple[Int64, Int64]:
+    """Return the tiles along width and height of each image: int64 [n] each.
+
+    The grid that enlarges the image least, or else shrinks it least, without changing its aspect
+    ratio; of equal ones the smallest. This is `get_optimal_tiled_canvas` of transformers'
+    `image_processing_cohere2_vision.py`, and with `single` precision `get_best_fit` of
+    `image_processing_llama4.py`.
+    """
+    check_sizes(widths, heights)
+    if single:
+        widths, heights = widths.astype(np.float32), heights.astype(np.float32)
+    best = np.zeros(len(widths))
+    across = np.ones(len(widths), np.int64)
+    down = np.ones(len(widths), np.int64)
+    for columns, rows in _grids(max_tiles):
+        scale = np.minimum(columns * tile / widths, rows * tile / heights)
+        better = np.where(scale >= 1, (best < 1) | (scale < best), scale > best)
+        best[better] = scale[better]
+        across[better] = columns
+        down[better] = rows
+    return across, down
+
+
+def fit_tiles(width: int, height: int, *, canvas: tuple[int, int], tile: int) -> tuple[int, int]:
+    """Return (height, width) of an image in a corner of its canvas, the shorter side rounded down.
+
+    No side is enlarged beyond one tile. In the same floating-point steps as `_preprocess` of
+    `image_processing_llama4.py`: a side that its canvas limits is computed in single precision.
+    """
+    most_down, most_across = (
+        min(max(side, tile), most) for side, most in zip((height, width), canvas, strict=True)
+    )
+    down = _scale(height, most_down, single=max(height, tile) > canvas[0])
+    across = _scale(width, most_across, single=max(width, tile) > canvas[1])
+    as_compared = float if type(down) is type(across) is float else np.float32
+    if as_compared(across) < as_compared(down):
+        return max(min(int(type(across)(height) * across), most_down), 1), most_across
+    return most_down, max(min(int(type(down)(width) * down), most_across), 1)
+
+
+def _scale(side: int, wanted: int, *, single: bool) -> float | np.float32:
+    return np.float32(wanted) / np.float32(side) if single else wanted / side
 
 
 def per_tile(widths: Integers, heights: Integers) -> Int64:
@@ -156,7 +202,8 @@ def anyres_tokens(
 ) -> Int64:
     """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
-    A tile has `(tile // patch) ** 2` features, both sides in pixels. A model drops the rows or
+    A tile has `(tile // patch) ** 2` features, both sides in pixels; `patch` is that of a token. A
+    model drops the rows or
     columns of features that are in the padding, and ends each row that is left with one token more
     (`image_newline`). With `most`, it scales what is left down to about so many tiles, if it is
     more than 1.1 times as long and as wide: `LlavaOnevisionProcessor._get_unpadded_features`.

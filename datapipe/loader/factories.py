@@ -138,6 +138,15 @@ def _token_context(dataset: Dataset, schedule: Schedule, work: SampleWork) -> To
             "see each other, and count them from the beginning of each sample, and a pack has many "
             "samples; give batch_size= or max_tokens=, with buckets= for less padding"
         )
+    row = (plan.pack or 0) * units_per_rank
+    for text in texts:
+        chunk = text.rule.spec.attention_chunk
+        if chunk is not None and row > chunk:
+            raise PlanError(
+                f"a row of packs has {row:,} tokens, and TextSpec(attention_chunk={chunk}): the "
+                f"model cuts its attention after each {chunk:,} of them, within samples; give "
+                "smaller pack= or batch_size=, so that a row has no more"
+            )
     total, segments = work.batch.pad_to, None
     if work.static_shapes:
         assert plan.pack is not None

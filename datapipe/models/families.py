@@ -9,9 +9,9 @@ from datapipe.declared import Say, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.models.files import ModelFiles, open_checkpoint
-from datapipe.models.gemma import gemma3, gemma4
+from datapipe.models.gemma import gemma3, gemma3n, gemma4, gemma4_unified
 from datapipe.models.lfm2 import lfm2_vl
-from datapipe.models.llava import llava, llava_next, llava_onevision
+from datapipe.models.llava import granite4_vision, llava, llava_next, llava_onevision
 from datapipe.models.native import (
     glm4v,
     paddleocr_vl,
@@ -21,7 +21,7 @@ from datapipe.models.native import (
     video_llama_3,
 )
 from datapipe.models.pixtral import lighton_ocr, pixtral
-from datapipe.models.tiles import idefics3, internvl
+from datapipe.models.tiles import aya_vision, cohere2_vision, idefics3, internvl, llama4
 from datapipe.text.spec import TextSpec, take_object
 
 Model = Annotated[
@@ -39,10 +39,17 @@ MODELS: dict[str, dict[str, Family]] = {
     "qwen3_5": _QWEN3_VL,
     "qwen3_5_moe": _QWEN3_VL,
     "internvl": {"InternVLProcessor": internvl},
+    "aya_vision": {"AyaVisionProcessor": aya_vision},
+    "cohere2_vision": {"Cohere2VisionProcessor": cohere2_vision},
+    "llama4": {"Llama4Processor": llama4},
+    "qianfan_ocr": {"QianfanOCRProcessor": internvl},
     "gemma3": {"Gemma3Processor": gemma3},
+    "gemma3n": {"Gemma3nProcessor": gemma3n},
     "gemma4": {"Gemma4Processor": gemma4},
+    "gemma4_unified": {"Gemma4UnifiedProcessor": gemma4_unified},
     "llava": {"LlavaProcessor": llava, "PixtralProcessor": pixtral},
     "llava_next": {"LlavaNextProcessor": llava_next},
+    "granite4_vision": {"Granite4VisionProcessor": granite4_vision},
     "llava_onevision": {"LlavaOnevisionProcessor": llava_onevision},
     "mistral3": {"PixtralProcessor": pixtral},
     "pixtral": {"PixtralProcessor": pixtral},

@@ -1,14 +1,17 @@
-"""LLaVA 1.5, LLaVA-NeXT and LLaVA-OneVision: images of one size, and canvases cut into tiles.
+"""LLaVA 1.5, LLaVA-NeXT and those after it: images of one size, and canvases cut into tiles.
 
-`LlavaProcessor` with the image processors of CLIP or SigLIP, `LlavaNextProcessor`, and
-`LlavaOnevisionProcessor`. The number of tokens is a number of patches: a model that leaves out
-CLIP's class token takes `"default"` as `vision_feature_select_strategy`.
+`LlavaProcessor` with the image processors of CLIP or SigLIP, `LlavaNextProcessor`,
+`Granite4VisionProcessor` and `LlavaOnevisionProcessor`. The number of tokens is a number of
+patches: a model that leaves out CLIP's class token takes `"default"` as
+`vision_feature_select_strategy`. Granite 4 Vision merges patches (`downsample_rate`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from math import isqrt
 from typing import Any
 
@@ -73,6 +76,16 @@ def llava_next(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
         **pixel_options(files, "clip"),
     )
     return image, files.text(image_token=files.image_token)
+
+
+def granite4_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of a LLaVA-NeXT whose features are merged, or raise `PlanError`."""
+    image, text = llava_next(files)
+    rate = files.processor.get("downsample_rate")
+    merged = Fraction(1 if rate is None else rate)
+    if merged.numerator != 1:
+        raise files.refuse(f"downsample_rate is {rate!r}, which is not 1 over a whole number")
+    return replace(image, merge=merged.denominator), text
 
 
 def llava_onevision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:

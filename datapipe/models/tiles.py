@@ -1,8 +1,16 @@
-"""Models whose images are cut into tiles: InternVL 3 and 3.5, Idefics 3 and SmolVLM.
+"""Models whose images are cut into tiles: InternVL 3 and Aya Vision, Idefics 3 and SmolVLM.
 
-`InternVLProcessor` with `GotOcr2ImageProcessor`, in the form of transformers. A tile has
-`image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand around all tiles of an
-image and its thumbnail.
+`InternVLProcessor` and `QianfanOCRProcessor` with `GotOcr2ImageProcessor`, in the form of
+transformers. A tile has `image_seq_length` tokens, `<IMG_CONTEXT>` each; `<img>` and `</img>` stand
+around all tiles of an image and its thumbnail. `AyaVisionProcessor` writes `TILE_1` before a tile
+and `TILE_GLOBAL` before the thumbnail.
+
+`Cohere2VisionProcessor` with its image processor (Command A Vision). The grid is chosen by another
+rule, and `<|IMG_LINE_BREAK|>` stands behind each tile.
+
+`Llama4Processor` with its image processor. The grid is chosen by that rule, and the image is fitted
+into the corner of its tiles. Separators stand behind tiles and rows, and `<|image|>` before the
+thumbnail.
 
 `Idefics3Processor` and `SmolVLMProcessor`, with their image processors. Tiles are those of a scaled
 image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the whole image
@@ -12,6 +20,7 @@ image. Before the tokens of a tile stands `<row_1_col_2>`, before those of the w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isqrt
 
 from datapipe.decode.spec import ImageSpec
@@ -24,29 +33,110 @@ _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 def internvl(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
-    """Return the options of a model of this family, or raise `PlanError`."""
+    """Return the options of InternVL or Qianfan-OCR, or raise `PlanError`."""
+    patch = files.vision.get("patch_size", 14)
+    patch = patch[0] if isinstance(patch, list) else patch
+    image = _tiled(files, patch, files.processor.get("image_seq_length", 256))
+    _check_placeholder(files, "image_placeholder_token")
+    return image, files.text(image_token="<IMG_CONTEXT>")
+
+
+def aya_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Aya Vision, or raise `PlanError`."""
+    named = files.processor
+    side = named.get("patch_size", 28) * named.get("downsample_factor", 1)
+    image = _tiled(files, side, (named.get("img_size", 364) // side) ** 2)
+    _check_placeholder(files, "image_token")
+    whole = named.get("tile_global_token", "TILE_GLOBAL")
+    markup = ImageMarkup(
+        start=named.get("start_of_img_token", "<|START_OF_IMG|>"),
+        cell=named.get("tile_token", "TILE") + "_{number}",
+        whole=whole,
+        alone=whole,
+        end=named.get("end_of_img_token", "<|END_OF_IMG|>"),
+    )
+    repeated = named.get("img_patch_token", "<|IMG_PATCH|>")
+    return image, files.text(image_token=repeated, image_markup=markup)
+
+
+def cohere2_vision(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Command A Vision, or raise `PlanError`."""
+    if files.images.get("crop_to_patches") is False:
+        raise files.refuse("its images are not cut into tiles (crop_to_patches=false)")
+    tokens = files.images.get("patch_size", 16) ** 2  # the side of a tile in tokens
+    image = _tiled(files, files.vision.get("patch_size", 16), tokens, side=512)
+    after = files.processor.get("img_line_break_token", "<|IMG_LINE_BREAK|>")
+    markup = ImageMarkup(
+        start=files.processor.get("boi_token", "<|START_OF_IMG|>"),
+        between_cells=after,
+        between_rows=after,
+        whole=after,
+        end=after + files.processor.get("eoi_token", "<|END_OF_IMG|>"),
+    )
+    text = files.text(image_token=files.image_token or "<|IMG_PATCH|>", image_markup=markup)
+    return replace(image, tiles_by="scale"), text
+
+
+def llama4(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:
+    """Return the options of Llama 4, or raise `PlanError`."""
+    if files.images.get("resize_to_max_canvas"):
+        raise files.refuse("its images are enlarged to whole tiles (resize_to_max_canvas=true)")
+    named = files.processor
+    # A processor has the ratio of patches to tokens instead.
+    merged = named.get("downsample_ratio") or round(named.get("pixel_shuffle_ratio", 0.5) ** -2)
+    side, patch = side_of(files, "size", 336)[0], named.get("patch_size", 14)
+    tokens = (side // patch) ** 2 // merged
+    image = _tiled(files, patch, tokens, side=336, most=16, normalize="siglip", resample=2)
+    _check_placeholder(files, "image_token", "<|image|>")
+    # What its processor writes, whatever tokens it is given.
+    markup = ImageMarkup(
+        start="<|image_start|>",
+        between_cells="<|tile_x_separator|>",
+        between_rows="<|tile_y_separator|>",
+        whole="<|tile_y_separator|><|image|>",
+        alone="<|image|>",
+        end="<|image_end|>",
+    )
+    chunk = (files.config.get("text_config") or {}).get("attention_chunk_size", 8192)
+    text = files.text(image_token="<|patch|>", image_markup=markup, attention_chunk=chunk)
+    return replace(image, tiles_by="scale", fill=(0, 0, 0)), text
+
+
+def _check_placeholder(files: ModelFiles, option: str, known: str = "<image>") -> None:
+    """Raise `PlanError` if the processor replaces another token of a template than this."""
+    if (token := files.processor.get(option, known)) != known:
+        raise files.refuse(f"{option} is {token!r}, not {known!r}")
+
+
+def _tiled(
+    files: ModelFiles,
+    patch: int,
+    tokens: int,
+    *,
+    side: int = 384,
+    most: int = 12,
+    normalize: str = "clip",
+    resample: int = 3,
+) -> ImageSpec:
+    """Return the options of tiles of so many `tokens`; the others are the processor's defaults."""
     images = files.images
     # The processor cuts images into tiles, whatever its image processor's own default is.
     if images.get("crop_to_patches", True) is False and files.processor_class is None:
         raise files.refuse("its images are not cut into tiles")
     if (least := images.get("min_patches", 1)) != 1:
         raise files.refuse(f"its images have at least {least} tiles")
-    height, width = side_of(files, "size", 384)
+    height, width = side_of(files, "size", side)
     if height != width:
         raise files.refuse(f"its tiles have {height} x {width} pixels, which is not a square")
-    tokens = files.processor.get("image_seq_length", 256)
-    patch = files.vision.get("patch_size", 14)
-    patch = patch[0] if isinstance(patch, list) else patch
     patch, merge = _merge(files, height, (patch,), tokens)
-    image = ImageSpec(
+    return ImageSpec(
         resize="tiles",
         size=height,
-        tiles=images.get("max_patches", 12),
+        tiles=images.get("max_patches", most),
         patch=patch,
         merge=merge,
-        **pixel_options(files, "clip"),
+        **pixel_options(files, normalize, resample=resample),
     )
-    return image, files.text(image_token=files.image_token)
 
 
 def idefics3(files: ModelFiles) -> tuple[ImageSpec, TextSpec]:

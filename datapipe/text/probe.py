@@ -211,6 +211,13 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
     # An answer that is not the last may end with another token.
     with contextlib.suppress(DecodeError):
         between = layout.write((*_TURNS, *_TURNS)).split(_SAID)[1].partition(_ASKED)[0]
+        # Cohere's end in two: `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`.
+        texts = after.lstrip(), between.lstrip()
+        while more := guard.find(texts[0][len(last) :]):
+            if not all(text.startswith(last + more) for text in texts):
+                break
+            last += more
+        ends = {last}
         token = _first_token(between, guard)
         # A single one may begin the user's turn instead.
         if token is not None and guard.count(between) > 1:

@@ -83,6 +83,9 @@ class TextSpec:
         system: a system message for conversations that have none.
         add_bos: whether a text begins with what its tokenizer puts before one, such as `<s>`, where
             the template does not write it. Processors of transformers do that.
+        attention_chunk: tokens of a chunk, for models such as Llama 4 in whose attention a token
+            sees those of its own chunk of a row. Longer rows of packs are refused: a chunk would
+            end within a sample.
         pairs: samples are preference pairs, of a prompt with a chosen and a rejected answer.
             A batch of B pairs has 2B rows: all with the chosen answer, then all with the rejected
             one, as in TRL. `max_length` is of each row.
@@ -117,6 +120,7 @@ class TextSpec:
     add_bos: bool = False
     token_types: bool | Literal["mm_token_type_ids"] = False
     seq_idx: bool = False
+    attention_chunk: Count | None = None
     pairs: bool = False
     prompts: bool = False
 

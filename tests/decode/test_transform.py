@@ -17,7 +17,7 @@ from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec, VideoSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError
-from datapipe.geometry.tiles import best_grid, scaled_grid, tile_grid
+from datapipe.geometry.tiles import best_grid, scale_grid, scaled_grid, tile_grid
 
 from ..models.video_processors import qwen3_vl_resize
 from .fitted import decoded, photo, place, put_together, rows_for, size_of
@@ -37,6 +37,10 @@ SPECS = {
         resize="native", patch=5, normalize="siglip", min_pixels=25, max_pixels=9000
     ),
     "tiles": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, normalize="imagenet"),
+    "tiles by scale": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, tiles_by="scale"),
+    "tiles of a corner": ImageSpec(
+        size=16, resize="tiles", tiles=7, patch=8, tiles_by="scale", fill=(9, 99, 199)
+    ),
     "no thumbnail": ImageSpec(size=16, resize="tiles", tiles=4, thumbnail=False, patch=4),
     "longest": ImageSpec(resize="dynamic", longest=90, patch=4, merge=2, normalize="clip"),
     "scaled tiles": ImageSpec(
@@ -67,7 +71,8 @@ def grid_of(spec, image):
     if spec.longest is not None:
         across, down = scaled_grid(*size_of(image), longest=spec.longest, tile=spec.height)
     else:
-        across, down = tile_grid(*size_of(image), tile=spec.height, max_tiles=spec.most_tiles)
+        rule = tile_grid if spec.tiles_by == "aspect" else scale_grid
+        across, down = rule(*size_of(image), tile=spec.height, max_tiles=spec.most_tiles)
     return int(down[0]), int(across[0])
 
 
@@ -141,7 +146,7 @@ def test_points_lie_where_the_placement_says(name, width, height, key):
     x = (np.arange(across) + 0.5 - where.left) / where.scale_x
     y = (np.arange(down) + 0.5 - where.top) / where.scale_y
     red, green, blue = fitted.numpy().astype(float)
-    if spec.resize != "pad" and spec.grids is None:
+    if not spec.fills_borders:
         # Nothing but the image is shown.
         assert -1 < x.min() < x.max() < width + 1 or across == 1
         assert -1 < y.min() < y.max() < height + 1 or down == 1

@@ -21,9 +21,21 @@ from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.geometry.crop import Draw, least_box, random_box
 from datapipe.geometry.sizes import LONGEST, contain, cover, native, native_size, one, shortest
-from datapipe.geometry.tiles import anyres_tokens, best_grid, per_tile, tile_grid
+from datapipe.geometry.tiles import (
+    anyres_tokens,
+    best_grid,
+    fit_tiles,
+    per_tile,
+    scale_grid,
+    tile_grid,
+)
 
-from ..models.video_processors import Lfm2VlImageProcessor, qwen3_vl_resize
+from ..models.video_processors import (
+    Lfm2VlImageProcessor,
+    cohere2_canvas,
+    llama4_sizes,
+    qwen3_vl_resize,
+)
 
 PUBLISHED = PRESETS["llava-next"]["grids"]
 TALL = ((336, 336), (1008, 672), (336, 1344))  # two of them often tie
@@ -119,10 +131,15 @@ def test_what_covers_is_the_smallest_and_what_is_contained_the_largest(width, he
     assert abs(new_width - max(1, width * min(scales))) <= 0.5 + 1e-9
 
 
+@pytest.mark.parametrize(
+    ("rule", "canvas"),
+    [(tile_grid, get_optimal_tiled_canvas), (scale_grid, cohere2_canvas)],
+    ids=["InternVL", "Command A Vision"],
+)
 @given(sizes=SIZES, tile=st.sampled_from([448, 384]), most=st.sampled_from([1, 6, 12]))
-def test_tile_grids_are_those_of_internvl(sizes, tile, most):
-    assert pairs(tile_grid(*columns(sizes), tile=tile, max_tiles=most)) == [
-        get_optimal_tiled_canvas((h, w), (tile, tile), 1, most) for w, h in sizes
+def test_tile_grids_are_those_of(rule, canvas, sizes, tile, most):
+    assert pairs(rule(*columns(sizes), tile=tile, max_tiles=most)) == [
+        canvas((h, w), (tile, tile), 1, most) for w, h in sizes
     ]
 
 
@@ -147,6 +164,15 @@ def test_tiles_and_tokens_are_those_of_lfm2_vl(sizes, most):
         across, down = theirs._get_grid_layout(h, w, 2, most, 512)[:2] if large else (1, 1)
         wide, high = theirs.smart_resize(h, w, 2, 64, 256, 16)
         assert found.tolist() == [down, across, (wide // 32) * (high // 32)]
+
+
+@given(sizes=SIZES, tile=st.sampled_from([336, 28]), most=st.sampled_from([1, 5, 16]))
+def test_images_are_fitted_into_tiles_as_by_llama4(sizes, tile, most):
+    across, down = scale_grid(*columns(sizes), tile=tile, max_tiles=most, single=True)
+    found = []
+    for (width, height), canvas in zip(sizes, pairs((down * tile, across * tile)), strict=True):
+        found.append((canvas, fit_tiles(width, height, canvas=canvas, tile=tile)))
+    assert found == [llama4_sizes(height, width, tile, most) for width, height in sizes]
 
 
 def test_tiles_have_a_thumbnail_beside_them_if_there_are_several():

@@ -18,7 +18,12 @@ from transformers.processing_utils import ProcessorMixin
 from ..campaigns import rare
 from ..text.families import template
 from ..text.small_tokenizers import NAMED, small_tokenizer
-from .video_processors import Lfm2VlImageProcessor
+from .video_processors import (
+    Cohere2VisionImageProcessor,
+    FloatLlama4ImageProcessor,
+    Gemma4UnifiedImageProcessor,
+    Lfm2VlImageProcessor,
+)
 
 # Its module imports a function for counting from that of the torchvision backend, which Pillow's
 # has too. Nothing else of it is used.
@@ -77,8 +82,10 @@ class Case:
         # The check of its parts needs the classes of videos, which need torchvision.
         with patch.object(ProcessorMixin, "check_argument_for_proper_class"):
             videos: dict[str, Any] = {}
-            if self.processor is transformers.Gemma4Processor:
-                videos = {"video_processor": None, "feature_extractor": None}
+            if self.model_type.startswith(("gemma3n", "gemma4")):  # which take audio too
+                videos = {"feature_extractor": None}
+            if self.model_type.startswith("gemma4"):
+                videos["video_processor"] = None
             if self.videos is not None:
                 videos["video_processor"] = self.videos(**self.video_options)
             if self.processor is transformers.SmolVLMProcessor:
@@ -113,14 +120,25 @@ class Case:
 
 
 def _case(given: dict[str, Any]) -> Case:
-    stood_in = {made.__name__: made for made in (PixtralProcessor, Lfm2VlImageProcessor)}
+    stood_in = {
+        made.__name__: made
+        for made in (
+            PixtralProcessor,
+            Cohere2VisionImageProcessor,
+            FloatLlama4ImageProcessor,
+            Gemma4UnifiedImageProcessor,
+            Lfm2VlImageProcessor,
+        )
+    }
     classes = {
         part: stood_in.get(given[part]) or getattr(transformers, given[part])
         for part in ("processor", "images")
     }
     # Some checkpoints have the template of another family with an image token of their own.
-    image = given.pop("image", QWEN_IMAGE)
-    text = template(given["template"]).replace(QWEN_IMAGE, image)
+    text = template(given["template"])
+    if image := given.pop("image", None):
+        for written in (QWEN_IMAGE, "<image>", "<start_of_image>"):
+            text = text.replace(written, image)
     return Case(**given | classes | {"template": text})
 
 

@@ -15,7 +15,10 @@ from .tiny import TINY
 from .videos import VIDEO_CASES, write_shards
 from .videos import samples as video_samples
 
-FORMS = ("pixtral", "idefics3", "gemma4", "glm4v", "llava_onevision", "lfm2_vl", "paddleocr_vl")
+FORMS = (
+    *("pixtral", "idefics3", "gemma4", "glm4v", "llava_onevision", "llama4"),
+    *("lfm2_vl", "paddleocr_vl"),
+)
 PHOTOS = ("coffee.png", "astronaut.png", "rocket.jpg", "chelsea.png")
 WORDS = ("What", "which module", "option", "a", "test of", "the subprocess", "é", "漢字", "🙂", "x")
 

@@ -84,6 +84,11 @@ CHANGED = {
     "next": CASES["llava-hf/llava-v1.6-vicuna-7b-hf"],
     "lfm2": CASES["LiquidAI/LFM2-VL-450M"],
     "lighton": CASES["lightonai/LightOnOCR-1B-1025"],
+    "cohere2": CASES["CohereLabs/command-a-vision-07-2025"],
+    "llama4": CASES["meta-llama/Llama-4-Scout-17B-16E-Instruct"],
+    "granite": CASES["ibm-granite/granite-4.0-3b-vision"],
+    "aya": CASES["CohereLabs/aya-vision-8b"],
+    "qianfan": CASES["baidu/Qianfan-OCR"],
     "onevision": TINY["llava_onevision"].case,
 }
 
@@ -132,6 +137,7 @@ def sides(widths, heights):
 @pytest.mark.parametrize(
     ("name", "options", "changes", "message"),
     [
+        ("llama4", {"pack": 4100, "batch_size": 2}, {}, r"8,200 tokens, and TextSpec\(att"),
         ("gemma3", {"pack": 400}, {}, r"token_types=True.*give batch_size= or max_tok"),
         # Markup of images says nothing of them.
         ("pixtral", {"image": None}, {}, "images are left out"),

@@ -10,6 +10,7 @@ import datapipe
 
 from .checkpoints import CASES, mostly_quick
 from .conftest import Sample
+from .video_processors import with_pillow
 
 QWEN = CASES["Qwen/Qwen2-VL-7B-Instruct"]
 LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
@@ -17,7 +18,8 @@ LLAVA = CASES["llava-hf/llava-1.5-7b-hf"]
 
 @pytest.mark.parametrize("source", mostly_quick(CASES, every=3))
 def test_a_processor_that_is_followed_shows_no_difference(source, shards):
-    found = datapipe.check_model(CASES[source].make(), shards, samples=6)
+    with with_pillow():
+        found = datapipe.check_model(CASES[source].make(), shards, samples=6)
     # LLaVA-OneVision's template begins an answer with `assistant \n`, and a prompt does not.
     labels = 0 if CASES[source].model_type == "llava_onevision" else 6
     assert found == datapipe.ModelCheck(samples=6, images=8, differences=(), labels=labels)

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import image_processing_backends, video_processing_utils
+from transformers.image_utils import SizeDict
 
 
 def _resize(videos: Tensor, size: Sequence[int], interpolation: int, **_: Any) -> Tensor:
@@ -34,6 +36,7 @@ def _normalize(videos: Tensor, mean: Tensor, std: Tensor, inplace: bool = False)
 
 _FUNCTIONAL: Any = ModuleType("torchvision.transforms.v2.functional")
 _FUNCTIONAL.resize, _FUNCTIONAL.normalize = _resize, _normalize
+_FUNCTIONAL.pad = lambda images, padding, fill: pad(images, (0, padding[2], 0, padding[3]))
 _FUNCTIONAL.grayscale_to_rgb = lambda video: video
 _FUNCTIONAL.InterpolationMode = type("InterpolationMode", (), {"LANCZOS": 1, "BICUBIC": 3})
 _PACKAGE: Any = ModuleType("torchvision.transforms.v2")
@@ -48,7 +51,22 @@ with patch.dict(
         _FUNCTIONAL.__name__: _FUNCTIONAL,
     },
 ):
+    from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
+        Cohere2VisionImageProcessor,
+    )
+    from transformers.models.cohere2_vision.image_processing_cohere2_vision import (
+        get_optimal_tiled_canvas as cohere2_canvas,
+    )
+    from transformers.models.gemma4_unified.image_processing_gemma4_unified import (
+        Gemma4UnifiedImageProcessor,
+    )
     from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+    from transformers.models.llama4.image_processing_llama4 import (
+        Llama4ImageProcessor,
+        find_supported_resolutions,
+        get_best_fit,
+        get_max_res_without_distortion,
+    )
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
@@ -56,12 +74,34 @@ with patch.dict(
     )
 
 __all__ = [
+    "Cohere2VisionImageProcessor",
+    "FloatLlama4ImageProcessor",
+    "Gemma4UnifiedImageProcessor",
     "Lfm2VlImageProcessor",
     "Qwen2VLVideoProcessor",
     "Qwen3VLVideoProcessor",
+    "cohere2_canvas",
+    "llama4_sizes",
     "qwen3_vl_resize",
     "with_pillow",
 ]
+
+
+class FloatLlama4ImageProcessor(Llama4ImageProcessor):
+    """Llama 4's image processor, with float32 for bfloat16."""
+
+    rescale_and_normalize = image_processing_backends.TorchvisionBackend.rescale_and_normalize
+
+
+def llama4_sizes(
+    height: int, width: int, tile: int, most: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Canvas of an image, and the size of the image in it, as in `_preprocess` of Llama 4."""
+    grids = torch.tensor(find_supported_resolutions(most, SizeDict(height=tile, width=tile)))
+    canvas = get_best_fit((height, width), grids)
+    limits = min(max(height, tile), canvas[0]), min(max(width, tile), canvas[1])
+    fitted = get_max_res_without_distortion((height, width), limits)
+    return tuple(canvas.tolist()), tuple(max(int(side), 1) for side in fitted)
 
 
 @contextmanager

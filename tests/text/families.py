@@ -65,6 +65,11 @@ FAMILIES = {
         "gemma": _GEMMA,
         "gemma-generation": _GEMMA,
         "smolvlm": {"parts": True, "end": "<end_of_utterance>", "image": "<image>"},
+        "cohere": {
+            "parts": True,
+            "end": "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
+            "image": "<image>",
+        },
         "internvl": {"parts": True, "image": "<IMG_CONTEXT>"},
         "phi-3": {"end": "<|end|>"},
     }.items()

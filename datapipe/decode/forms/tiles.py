@@ -1,4 +1,4 @@
-"""Images cut into square tiles, by the rules of InternVL, Idefics 3, LLaVA-NeXT and OneVision."""
+"""Images cut into square tiles, by the rules of InternVL, Llama 4, Idefics 3 and LLaVA-NeXT."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class _Tiles(ImageTransform, ABC):
 
 
 class TilesTransform(_Tiles):
-    """Tiles by InternVL's rule: of the image, stretched, row by row, and then the thumbnail."""
+    """Tiles by the rule of InternVL or of Command A Vision.
+
+    They are those of the image, stretched, row by row, and then the thumbnail.
+    """
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         tiles: Int64 = self.cells(widths, heights).prod(axis=1)
@@ -64,8 +67,8 @@ class TilesTransform(_Tiles):
         return self.rows(widths, heights) * self.cell_tokens
 
     def cells(self, widths: Int64, heights: Int64) -> Int64:
-        most = self.spec.most_tiles
-        across, down = rules.tile_grid(widths, heights, tile=self._side, max_tiles=most)
+        rule = rules.tile_grid if self.spec.tiles_by == "aspect" else rules.scale_grid
+        across, down = rule(widths, heights, tile=self._side, max_tiles=self.spec.most_tiles)
         return np.stack([down, across], axis=1)
 
     def columns(self, width: int, height: int) -> int:
@@ -100,6 +103,25 @@ class TilesTransform(_Tiles):
     def _target(self, height: int, width: int) -> tuple[int, int]:
         down, across = self.cells(*one(width, height))[0].tolist()
         return down * self._side, across * self._side
+
+
+class CornerTilesTransform(TilesTransform):
+    """Tiles by the rule of Llama 4, likewise: of the image in the corner of a canvas."""
+
+    def cells(self, widths: Int64, heights: Int64) -> Int64:
+        most = self.spec.most_tiles
+        across, down = rules.scale_grid(
+            widths, heights, tile=self._side, max_tiles=most, single=True
+        )
+        return np.stack([down, across], axis=1)
+
+    def _canvas(self, image: Decoded, height: int, width: int) -> tuple[UInt8, Placement]:
+        size = rules.fit_tiles(image.width, image.height, canvas=(height, width), tile=self._side)
+        fitted, placement = self._fit(image, *size)
+        canvas = np.empty((height, width, 3), np.uint8)
+        canvas[...] = np.array(self.spec.fill, np.uint8)
+        canvas[: size[0], : size[1]] = fitted
+        return canvas, placement
 
 
 class ScaledTilesTransform(TilesTransform):
@@ -162,7 +184,7 @@ class AnyresTransform(_Tiles):
             heights,
             grids=self._grids,
             tile=self._side,
-            patch=self.spec.patch_side,
+            patch=self.spec.patch_side * self.spec.merge,
             most=self.spec.anyres_max,
         )
 

@@ -186,6 +186,8 @@ class EnergonMetadata(Sidecars):
         folder = self._folder / ".nv-meta"
         folder.mkdir(exist_ok=True)
         fsync_folder(self._folder)
+        for left in folder.glob(".*.tmp-*"):  # by a run that was killed
+            left.unlink(missing_ok=True)
         dataset = _CRUDE
         if self._counts and self._captioned and self._images <= _DECODED:
             dataset = _CAPTIONING.format(image=",".join(sorted(self._images)))

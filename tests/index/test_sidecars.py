@@ -84,6 +84,8 @@ def test_energon_gets_captions_where_every_sample_has_one_picture_and_a_text(
 
 def test_what_a_person_set_for_energon_is_kept_and_said(packed, caplog):
     sidecars(packed, "energon")
+    left = packed / ".nv-meta/.split.yaml.tmp-1"
+    left.touch()  # by a run that was killed
     mine = packed / ".nv-meta/split.yaml"
     mine.write_text("split_parts: {train: [], val: [shard-000000.tar]}\n")
     with caplog.at_level(logging.WARNING):
@@ -91,6 +93,7 @@ def test_what_a_person_set_for_energon_is_kept_and_said(packed, caplog):
     assert mine.read_text().startswith("split_parts: {")
     assert ".nv-meta/split.yaml" not in written
     assert "split.yaml is kept as it was" in caplog.text
+    assert not left.exists()
 
 
 def test_energon_does_not_expand_braces_in_the_name_of_a_shard(foreign, tmp_path):

@@ -123,6 +123,12 @@ def first_images(pixel_values: Tensor, images_per_sample: Tensor) -> tuple[Tenso
 
 def compute_loss(model: Captioner, batch: dict[str, Any]) -> Tensor:
     """Mean cross entropy of the next byte, in nats, over the valid samples."""
+    if any("\nchosen: " in text and "\nrejected: " in text for text in batch["text"]):
+        raise ValueError(
+            "these are preference pairs, and the text of each has both answers; to train on the "
+            "chosen ones alone, pack with --map 'image=image,user=question,assistant=chosen' "
+            "(docs/preferences.md)"
+        )
     inputs, targets = encode_texts(batch["text"])
     targets[~batch["valid"]] = IGNORE  # repeats at the end of an epoch, and skipped samples
     images, has_image = first_images(batch["pixel_values"], batch["images_per_sample"])
@@ -238,7 +244,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")
-    report = train(**vars(arguments))
+    try:
+        report = train(**vars(arguments))
+    except ValueError as error:  # datapipe's own errors are such too
+        sys.exit(f"train_captioner: {error}")
     print(report)
     first, last = report.smoothed()
     if not last < first:

@@ -65,7 +65,7 @@ class Sidecars:
         """Write what belongs to one shard, whose index is `table`; return the files written."""
         raise NotImplementedError
 
-    def finish(self) -> list[Path]:
+    def finish(self, *, rerun: bool) -> list[Path]:
         """Write what belongs to the whole dataset, once all shards were added, in their order."""
         return []
 
@@ -116,7 +116,7 @@ class WidsList(Sidecars):
         self._shards.append({"url": shard.name, "nsamples": shard.samples, "filesize": shard.bytes})
         return []
 
-    def finish(self) -> list[Path]:
+    def finish(self, *, rerun: bool) -> list[Path]:
         document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": self._shards}
         path = self._folder / "shardindex.json"
         _put(path, json.dumps(document, indent=2).encode())
@@ -182,22 +182,25 @@ class EnergonMetadata(Sidecars):
         _put(path, edges.tobytes())
         return [path]
 
-    def finish(self) -> list[Path]:
+    def finish(self, *, rerun: bool) -> list[Path]:
         folder = self._folder / ".nv-meta"
         folder.mkdir(exist_ok=True)
         fsync_folder(self._folder)
+        for left in folder.glob(".*.tmp-*"):  # by a run that was killed
+            left.unlink(missing_ok=True)
         dataset = _CRUDE
         if self._counts and self._captioned and self._images <= _DECODED:
             dataset = _CAPTIONING.format(image=",".join(sorted(self._images)))
         info = folder / ".info.json"
-        _put(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
+        changed = _put(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
         path, names = folder / "split.yaml", list(self._counts)
         before = path.read_bytes().count(b"\n  - ") if path.exists() else 0
         settings = {
             folder / "dataset.yaml": (dataset, dataset),
             path: (_split_yaml(names), _split_yaml(names[:before])),  # of fewer shards
         }
-        return [info, *(path for path, texts in settings.items() if _settle(path, *texts))]
+        tell = changed or not rerun
+        return [info, *(path for path, texts in settings.items() if _settle(path, *texts, tell))]
 
 
 def _split_yaml(names: Sequence[str]) -> str:
@@ -209,19 +212,26 @@ def _split_yaml(names: Sequence[str]) -> str:
     return f"split_parts:\n{train}\n  val: []\n  test: []\nexclude: []\n"
 
 
-def _settle(path: Path, text: str, earlier: str) -> bool:
+def _settle(path: Path, text: str, earlier: str, tell: bool) -> bool:
     """Write settings, unless a person wrote other ones; return whether they are there."""
     if path.exists() and path.read_bytes() not in (text.encode(), earlier.encode()):
-        logger.warning("%s is kept as it was; delete it to have it rebuilt for these shards", path)
+        if tell:
+            kept = "%s is kept as it was; delete it to have it rebuilt for these shards"
+            logger.warning(kept, path)
         return False
     _put(path, text.encode())
     return True
 
 
-def _put(path: Path, content: bytes) -> None:
-    """Write a file, unless it has this content: its folder may be read-only."""
-    if not path.exists() or path.read_bytes() != content:
-        replace_file(path, content)
+def _put(path: Path, content: bytes) -> bool:
+    """Write a file, unless it has this content: its folder may be read-only.
+
+    Returns whether it was written.
+    """
+    if path.exists() and path.read_bytes() == content:
+        return False
+    replace_file(path, content)
+    return True
 
 
 def _ends(table: pa.Table) -> Int64:
@@ -278,13 +288,19 @@ def parse_sidecars(text: str) -> tuple[str, ...]:
 
 
 def write_sidecars(
-    folder: Path, manifest: Manifest, kinds: Iterable[str], *, home: Path | None = None
+    folder: Path,
+    manifest: Manifest,
+    kinds: Iterable[str],
+    *,
+    home: Path | None = None,
+    rerun: bool = False,
 ) -> list[Path]:
     """Write sidecars for the shards in `folder`; return the files written.
 
     Memory stays at one shard's index. A file appears whole or not at all, those of the whole
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
-    `home` has the Parquet indexes; by default it is `folder`.
+    `home` has the Parquet indexes; by default it is `folder`. On a `rerun`, nothing is said of what
+    was kept unless the shards changed.
 
     Raises `IndexMismatch` if an index is missing or not that of the manifest, a reader cannot be
     told of a member, `folder` cannot be written, or it holds a view, whose sidecars would replace
@@ -313,7 +329,7 @@ def write_sidecars(
                     )
                 written += sidecar.add(shard, table)
         for sidecar in sidecars:
-            written += sidecar.finish()
+            written += sidecar.finish(rerun=rerun)
     except OSError as error:
         raise IndexMismatch(
             f"{folder}: sidecars cannot be written ({error.strerror or error}), and their readers "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datapipe.errors import StoreError
-from datapipe.remote.folder import RemoteOptions
+from datapipe.remote.folder import NoRangesError, RemoteOptions
 from datapipe.remote.upload import RemoteTarget
 
 
@@ -97,5 +97,7 @@ Source = FolderSource | RemoteSource
 
 
 def read_failure(error: OSError | StoreError) -> str:
-    """Return the problem of a range that cannot be read."""
+    """Return the problem of a range that cannot be read; raise `error` if no file is to blame."""
+    if isinstance(error, NoRangesError):
+        raise error
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"

@@ -139,8 +139,8 @@ class ResyncScanner(TarScanner):
         count = self._file.fill(memoryview(buffer), offset)
         self._window, self._window_start = bytes(buffer[:count]), offset
 
-    def _check(self, header: bytes, position: int) -> None:
-        super()._check(header, position)
+    def _check(self, header: bytes, position: int, *, after_end: bool) -> None:
+        super()._check(header, position, after_end=after_end)
         if position > self._expected:
             self.gaps.append(Gap(self._expected, position, ""))
 
@@ -149,7 +149,7 @@ class ResyncScanner(TarScanner):
         self._expected = position + BLOCK + -(-size // BLOCK) * BLOCK
         return size
 
-    def _damaged(self, position: int, what: str) -> StoreError:
+    def _damaged(self, position: int, what: str, remedy: str = "") -> StoreError:
         return _HeaderDamage(position, what)
 
     def _endless(self, position: int) -> StoreError:

@@ -56,7 +56,7 @@ def verify_dataset(
     Raises:
         IndexMismatch: no dataset is there, or its pack was not finished.
         PlanError: arrays behind a URL.
-        StoreError: a server does not answer.
+        StoreError: a server does not answer, or sends whole files only.
         WorkerError: the cluster cannot be used, or a node does not see the dataset.
 
     Examples:

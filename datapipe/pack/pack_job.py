@@ -90,7 +90,8 @@ class Job:
         if not dry_run:
             # What is there already may not know of shards that were added, by a run that was killed
             # after them, too.
-            write_sidecars(self.out, manifest, {*sidecars, *present_sidecars(self.out)})
+            kinds = {*sidecars, *present_sidecars(self.out)}
+            write_sidecars(self.out, manifest, kinds, rerun=manifest is before)
         return self.report(manifest, finished_before=manifest is before)
 
     def report(

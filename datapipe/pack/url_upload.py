@@ -43,7 +43,8 @@ _SENT = "uploads.json"
 _DATASET = "dataset"
 _READ_ONLY = ("http://", "https://")
 _HERE = ("file://", "local://")
-_MADE_HERE = (UNFINISHED, COLUMNS, FIELDS, "where", "tokens-*", ".*.tmp-*", f".{COLUMNS}.*")
+_TEMPORARY = ".*.tmp-*"  # in any folder
+_MADE_HERE = (UNFINISHED, COLUMNS, FIELDS, "where", "tokens-*", _TEMPORARY, f".{COLUMNS}.*")
 
 
 def local_path(out: str | os.PathLike[str]) -> Path | None:
@@ -254,6 +255,7 @@ def _published(folder: Path) -> set[str]:
         path.as_posix()
         for path in found
         if not any(Path(path.parts[0]).match(pattern) for pattern in _MADE_HERE)
+        and not path.match(_TEMPORARY)
     }
 
 

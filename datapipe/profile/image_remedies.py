@@ -55,7 +55,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     (transform,) = images.transforms
     spec, base = transform.spec, (transform, samples)
     one_dataset = parts.schedule.origin.is_alone  # which commands pack and convert
-    if not spec.scaled_decode:
+    if not spec.scaled_decode and any(probe(data).scalable for data in samples):
         changed = replace(spec, scaled_decode=True)
         yield forecast.remedy(
             "scaled_decode",
@@ -117,8 +117,9 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
         return
     size = sum(map(len, smaller)) / sum(map(len, images))
     setup = forecast.setup
-    source, out = shards.rstrip("/"), f"shards-{side}"
-    note = "better from the raw data: JPEGs are encoded a second time"
+    source, out, note = shards.rstrip("/"), f"shards-{side}", ""
+    if any(probe(data).format == "jpg" for data in images):
+        note = "better from the raw data: JPEGs are encoded a second time"
     if is_remote(source):
         source, out, note = "RAW", "OUT", "of the raw data"  # packing needs local files
     elif not names_shards(source) and not source.endswith(".tar"):

@@ -54,6 +54,10 @@ def is_remote(path: object) -> TypeGuard[str]:
     return isinstance(path, str) and "://" in path
 
 
+class NoRangesError(StoreError):
+    """A server sends whole files only, so no file of it can be read in parts."""
+
+
 class RemoteFolder:
     """Reader of the files of one folder by name, for any thread.
 
@@ -205,7 +209,7 @@ class RemoteFolder:
         if start is None or stop is None:
             return data
         if len(data) > stop - start:
-            raise StoreError(
+            raise NoRangesError(
                 f"{self.url_of(name)}: the server sends only whole files, not parts of them (HTTP "
                 "range requests); use a server that sends parts, such as nginx, or copy the dataset"
             )

@@ -98,6 +98,8 @@ def load(path: Path, run: Run) -> None:
                 f"{path} is of a run with {name} {content['about'].get(name)!r}, and this one has "
                 f"{value!r}; give the same options, or start again without --resume"
             )
+    if "resident" in content["loader"] and "resident" not in run.loader.state_dict():
+        raise ValueError(f"{path} is of a run with --resident; give it here too")
     model, optimizer, ranks = run.model, run.optimizer, run.ranks
     numbers = {name: number for number, name in enumerate(learnt(model, optimizer))}
     states: dict[int, dict[str, Any]] = {}
@@ -139,18 +141,16 @@ def fill(
 
     found: dict[str, Any] = {}
     if folder is None:
-        for name, value in content["tensors"].items():
-            if (own := like(name)) is not None:
-                found[name] = part_of(value, own)
+        tensors = content["tensors"].items()
+        found = {k: part_of(v, own) for k, v in tensors if (own := like(k)) is not None}
     else:
         about: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
         for name, saved in about.items():
             if (own := like(name)) is not None:
                 # Beside averages of the parameter's shape there is a count of steps.
                 room = own if saved.size == own.shape else torch.empty(saved.size)
-                found[name] = weights.get(
-                    name, torch.zeros_like(room, dtype=saved.properties.dtype)
-                )
+                kind = saved.properties.dtype
+                found[name] = weights.get(name, torch.zeros_like(room, dtype=kind))
         with warnings.catch_warnings():
             # One process alone needs no process group, which torch warns of.
             warnings.filterwarnings("ignore", "torch.distributed is disabled")

@@ -147,13 +147,7 @@ def _training(about: str | None) -> argparse.ArgumentParser:
     add("--steps", type=int, default=50, help="total number (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
     add("--scale-lr", choices=get_args(Rule), help="scale --lr from a step of --base-batch samples")
-    add(
-        "--base-batch",
-        type=int,
-        default=0,
-        metavar="SAMPLES",
-        help="samples of the step for which --lr was chosen",
-    )
+    add("--base-batch", type=int, default=0, metavar="SAMPLES", help="of the step --lr is for")
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="steps until it is reached")
     add("--lr-steps", type=int, metavar="STEPS", help="until it has decayed (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
@@ -187,8 +181,11 @@ def _training(about: str | None) -> argparse.ArgumentParser:
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse numbers that are too small, and options that do nothing without another one."""
     least = {"steps": 1, "generate": 0, "new_tokens": 1, "temperature": 0, "top_k": 0}
-    for name, smallest in {**least, "rank_timeout": 3}.items():  # ranks tell each second
-        if (given := getattr(options, name)) is not None and given < smallest:
+    least |= {"clip": 0, "lr_warmup": 0, "peak_flops": 1}
+    least["rank_timeout"] = 3  # ranks tell each second
+    for name, smallest in least.items():
+        given = getattr(options, name)
+        if given is not None and not given >= smallest:  # NaN is neither below nor above
             parser.error(f"--{name.replace('_', '-')} must be at least {smallest}, got {given}")
     for name, other in (
         ("save_every", "save"),

@@ -63,7 +63,7 @@ class Techniques:
                 raise ValueError(f"{name} {getattr(self, name)!r} is none of {known}; give one")
         counts = ("accumulate", "accumulate_tokens", "accumulate_samples")
         for name, least in zip((*counts, "lora", "clip"), (1, 0, 0, 0, 0), strict=True):
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:
                 raise ValueError(f"{name}={getattr(self, name)}: give {least} or more")
         given = [
             f"{name}={getattr(self, name)}"

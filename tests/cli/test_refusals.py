@@ -10,7 +10,7 @@ from tests.case_files import cases, table
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
+def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken, make_tar):
     """The files that commands name: raw data, shards, arrays, a tokenizer, modules and mixtures."""
     folder = tmp_path_factory.mktemp("refusals")
     make_broken(make_folder(folder / "raw", 1))
@@ -27,6 +27,7 @@ def folder(tmp_path_factory, raw, tokenizer, make_folder, make_broken):
     (folder / "hollow").mkdir()
     tarfile.open(folder / "hollow" / "0.tar", "w").close()
     datapipe.index_shards(folder / "hollow")
+    make_tar(folder / "nameless" / "0.tar", [("README", b"no sample")])
     (folder / "notes").mkdir()
     (folder / "notes" / "notes.txt").touch()
     (folder / "unfinished" / ".pack").mkdir(parents=True)

@@ -226,7 +226,7 @@ def test_damaged_bytes_are_not_copied(shards, tmp_path):
 
 
 def test_tars_without_a_sample_are_refused_under_a_filter_too(tmp_path, make_tar):
-    make_tar(tmp_path / "tars" / "0.tar", [("README", b"no sample")])
+    make_tar(tmp_path / "tars" / "0.tar", [("._0.txt", b"")])
     for options in ({}, {"where": "width > 3"}):
         with pytest.raises(PackError, match="no samples are left to copy"):
             datapipe.select_samples(tmp_path / "tars", tmp_path / "out", **options)

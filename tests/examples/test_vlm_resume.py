@@ -78,6 +78,12 @@ def test_a_checkpoint_of_another_model_is_refused(shards, tmp_path):
         fit(shards, "--pack", 350, "--steps", 2, "--resume", file)
     with pytest.raises(ValueError, match=r"steps=1: the run has made 1 already"):
         fit(shards, *PACKED, "--steps", 1, "--resume", file)
+    resident = ("--resident", "1GB")
+    with pytest.raises(ValueError, match=r"a run without --resident; leave it out here too"):
+        fit(shards, *PACKED, *resident, "--steps", 2, "--resume", file)
+    fit(shards, *PACKED, *resident, "--steps", 1, "--save", tmp_path / "resident.pt")
+    with pytest.raises(ValueError, match=r"resident.pt is of a run with --resident; give it here"):
+        fit(shards, *PACKED, "--steps", 2, "--resume", tmp_path / "resident.pt")
     content = torch.load(file, weights_only=True)
     torch.save(content | {"version": 1}, file)
     with pytest.raises(ValueError, match=r"has version 1, and this program reads \d+: the parts"):

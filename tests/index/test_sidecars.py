@@ -82,14 +82,22 @@ def test_energon_gets_captions_where_every_sample_has_one_picture_and_a_text(
     assert expected in (tmp_path / "foreign/.nv-meta/dataset.yaml").read_text()
 
 
-def test_what_a_person_set_for_energon_is_kept_and_said(packed, caplog):
+def test_what_a_person_set_for_energon_is_kept_and_said(packed, tmp_path, make_folder, caplog):
     sidecars(packed, "energon")
+    left = packed / ".nv-meta/.split.yaml.tmp-1"
+    left.touch()  # by a run that was killed
     mine = packed / ".nv-meta/split.yaml"
     mine.write_text("split_parts: {train: [], val: [shard-000000.tar]}\n")
     with caplog.at_level(logging.WARNING):
         written = sidecars(packed, "energon")
     assert mine.read_text().startswith("split_parts: {")
     assert ".nv-meta/split.yaml" not in written
+    assert "split.yaml is kept as it was" in caplog.text
+    assert not left.exists()
+    caplog.clear()
+    pack_dataset(tmp_path / "raw", packed, shard_size="2")  # is finished
+    assert "is kept" not in caplog.text
+    pack_dataset(make_folder(tmp_path / "more", 1), packed, append=True)
     assert "split.yaml is kept as it was" in caplog.text
 
 

@@ -180,6 +180,7 @@ def with_headers(headers):
 
 
 TWO = tar_bytes([("a.jpg", 600), ("b.jpg", 600)], "ustar")
+END = f"byte {len(TWO) + 512}: what follows the blocks of zeros that end a tar is not another tar"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,7 @@ TWO = tar_bytes([("a.jpg", 600), ("b.jpg", 600)], "ustar")
         (TWO[: 512 + 100], "byte 0: the file ends inside this member"),
         (TWO[: 512 + 1024 + 40], "byte 1536: the file ends inside a header"),
         (TWO[: 1536 + 124] + b"?" + TWO[1536 + 125 :], "byte 1536: a header is damaged"),
+        *((TWO + bytes(512) + rest, END) for rest in (b"signed\n", b"signed\n" * 99, TWO[:100])),
         *((with_headers({"size": n}), "states a size of") for n in ("many", "-5", "", "1e3", "²")),
         (with_headers({"GNU.sparse.major": "1"}), "sparse members are not supported"),
     ],

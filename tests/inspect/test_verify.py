@@ -199,6 +199,13 @@ def test_damage_behind_a_url_is_named(tmp_path, harmed, whole):
     }
 
 
+def test_a_server_without_ranges_is_refused_and_not_called_damage(harmed):
+    with serving(harmed) as server:
+        server.fault = lambda number, name: "whole"
+        with pytest.raises(datapipe.StoreError, match="sends only whole files"):
+            datapipe.verify_dataset(server.url)
+
+
 def test_token_counts_are_compared(harmed, tokenizer):
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=4)
     datapipe.make_loader(harmed, batch_size=2, text=text, num_workers=0)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import datapipe
 from datapipe.loader.metrics import stage_clock
 from datapipe.loader.metrics.meter import Meter, Reading
 from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
@@ -64,6 +65,16 @@ def test_every_sample_and_image_is_seen_in_the_same_batches(make, way):
     for row in {event.row for event in events} - {"caller"}:
         own = [event for event in events if event.row == row]
         assert all(one.end <= other.start for one, other in itertools.pairwise(own))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_samples_that_training_uses_are_counted(damaged, way):
+    image, out = datapipe.ImageSpec(size=32), ["000000005"]
+    options = {"batch_size": 5, "image": image, "on_error": "skip", "exclude": out, **way}
+    with datapipe.make_loader(damaged, **options) as loader:
+        meter = loader.start_metering()
+        used = sum(int(batch["valid"].sum()) for batch in loader)  # as `tune-workers` counts
+    assert meter.reading().samples == used == 37 - 2 - 1
 
 
 def sleepy(sample, generator):

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 import datapipe
 from datapipe import BatchSpec, CacheSpec, ImageSpec, PlanError
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
+from examples.train_captioner import train
 
 from ..campaigns import rare
 from .damage import overwrite_image
@@ -233,6 +234,11 @@ def test_pairs_need_to_be_asked_for_and_plain_samples_are_none(load, text, pairs
     }
     with pytest.raises(PlanError, match="preferences and chats have pairs of answers"):
         datapipe.make_loader(datasets, image=ImageSpec(size=28), batch_size=2)
+
+
+def test_the_captioner_does_not_train_on_rejected_answers(pairs):
+    with pytest.raises(ValueError, match=r"preference pairs.* pack with --map"):
+        train(pairs, steps=1, batch_size=2, save=None)
 
 
 def test_a_mapped_pair_still_trains_on_the_better_answer(load, text, tmp_path):

@@ -39,6 +39,13 @@ def test_impossible_options_are_refused(make, text, options, message):
         make(**with_specs(options, text=text))
 
 
+def test_a_run_that_ends_before_an_epoch_without_a_step_is_not_refused(make, text):
+    pack = datapipe.PackSpec(200, window=1)  # the second epoch has eight packs
+    options = {"text": text(), "pack": pack, "batch_size": 9, "seed": 1, "drop_last": True}
+    assert len(list(make(**options))) == 1
+    assert len(list(make(**options, epochs=2, run=RunSpec(max_steps=1)))) == 1
+
+
 @pytest.mark.parametrize(
     ("short", "long"),
     [

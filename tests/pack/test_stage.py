@@ -42,9 +42,13 @@ def test_what_was_packed_and_not_sent_is_sent_later(tmp_path, raw, unsent):
     proxy, options = unsent
     with pytest.raises(PackError, match=r"s3://bucket/x, staged in .*other options \(check"):
         pack_dataset(raw, "s3://bucket/x", check="header", **options)
+    (dataset,) = (tmp_path / "staging").glob("*/dataset")
+    (dataset / ".nv-meta").mkdir()
+    (dataset / ".nv-meta/.split.yaml.tmp-1").touch()  # as a run that was killed leaves it
     report = pack_dataset(raw, "s3://bucket/x", **options)
     assert (report.inputs, report.finished_before) == (0, False)
     assert "x/dataset.json" in proxy.sent()
+    assert not [name for name in proxy.sent() if "tmp-" in name]
     assert not list((tmp_path / "staging").iterdir())
 
 

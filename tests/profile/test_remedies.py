@@ -182,6 +182,21 @@ def test_what_cannot_help_is_not_offered(endless, image, absent):
     assert not absent & set(found(loader, busy(loader)))
 
 
+def test_what_is_for_jpegs_is_not_offered_for_pngs(tmp_path, encode, crop):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(8):
+        (raw / f"{number}.png").write_bytes(encode(crop(size=(320, 240)), "PNG"))
+    datapipe.pack_dataset(raw, tmp_path / "shards")
+    image = ImageSpec(size=64)
+    with datapipe.make_loader(
+        tmp_path / "shards", batch_size=4, epochs=None, image=image
+    ) as loader:
+        remedies = found(loader, busy(loader))
+    assert "scaled_decode" not in remedies
+    assert remedies["smaller images"].note == ""
+
+
 @pytest.mark.parametrize(
     ("image", "offered"),
     [

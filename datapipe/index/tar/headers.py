@@ -24,6 +24,7 @@ _WINDOW = 16 * 1024
 _MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of them
 # Names that are not UTF-8 stay different from each other, and can be written to an index.
 _STRANGE = "backslashreplace"
+_AGAIN = "copy or pack the file again"
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gz"),
     b"BZh": ("bzip2", "bz2"),
@@ -119,8 +120,8 @@ class TarScanner:
                 ended = True
                 position += BLOCK
                 continue
+            self._check(header, position, after_end=ended)
             ended = False
-            self._check(header, position)
             kind = header[156:157]
             size = self._size(header, override, position)
             data = position + BLOCK
@@ -174,7 +175,7 @@ class TarScanner:
             raise self._damaged(position, f"the extended header states a size of {stated[:40]!r}")
         return int(stated) or stated_number(header[124:136])
 
-    def _check(self, header: bytes, position: int) -> None:
+    def _check(self, header: bytes, position: int, *, after_end: bool) -> None:
         if position == 0:
             for magic, (kind, ext) in COMPRESSED.items():
                 if header.startswith(magic):
@@ -186,16 +187,20 @@ class TarScanner:
                         f"the middle of it; images gain nothing from it: run `{command}` and try "
                         "again"
                     )
-        if len(header) < BLOCK:
+        is_short = len(header) < BLOCK
+        if is_short and not after_end:
             raise self._damaged(position, "the file ends inside a header")
-        stated = stated_number(header[148:156])
         total = sum(header) - sum(header[148:156]) + 8 * 32
-        if stated != total:
+        if is_short or stated_number(header[148:156]) != total:
             what = "this is not a tar file" if position == 0 else "a header is damaged"
-            raise self._damaged(position, what)
+            if not after_end:
+                raise self._damaged(position, what)
+            what = "what follows the blocks of zeros that end a tar is not another tar"
+            cut = f"truncate -s {position} {quote(str(self.path))}"
+            raise self._damaged(position, what, f"{_AGAIN}, or, if it is complete, run `{cut}`")
 
-    def _damaged(self, position: int, what: str) -> StoreError:
-        return StoreError(f"{self.path}, byte {position}: {what}; copy or pack the file again")
+    def _damaged(self, position: int, what: str, remedy: str = _AGAIN) -> StoreError:
+        return StoreError(f"{self.path}, byte {position}: {what}; {remedy}")
 
     def _endless(self, position: int) -> StoreError:
         if not self.bytes:

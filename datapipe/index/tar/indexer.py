@@ -54,7 +54,7 @@ from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 3  # folders in a message
+_NAMED = 3  # folders, or reasons, in a message
 _PEEK = 16 * 1024 - 512
 _THREADS = 4  # that read; headers are parsed with the GIL held, so more gain little
 
@@ -82,8 +82,9 @@ def index_shards(
     text, a missing image, a format that only packing reads.
 
     Raises:
-        IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, or shards
-            are missing or changed since they were indexed and `force` is not given.
+        IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, every member
+            was left out, or shards are missing or changed since they were indexed and `force` is
+            not given.
         StoreError: a shard is compressed, damaged, empty or cut off.
 
     Examples:
@@ -117,6 +118,13 @@ def index_shards(
         _refuse_packed(tars)
         check_ends(tars.shards)
         manifest, found = _index_all(tars, home, patterns)
+        if not manifest.samples and found.left_out.total():
+            lines = found.left_out.lines("{count}, {text} ({names})", "member")
+            raise IndexMismatch(
+                f"{tars.name}: no sample is left, as every member is left out: "
+                f"{'; '.join(lines[:_NAMED])}{'; ...' * (len(lines) > _NAMED)}; mend the tars, or "
+                "leave out fewer members with --ignore"
+            )
         for line in (*found.lines(), *unmatched(patterns, found.left_out)):
             logger.warning("%s", line)
         write_manifest(home, manifest)

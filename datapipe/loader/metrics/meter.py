@@ -39,7 +39,7 @@ class Reading:
     """Figures of a meter."""
 
     seconds: float  # since the first batch was asked for
-    # samples, batches: yielded
+    # samples, batches: yielded; samples are those that `valid` marks
     samples: int = 0
     batches: int = 0
     workers: int  # threads or processes; 0 if the caller works

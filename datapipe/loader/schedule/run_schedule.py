@@ -50,10 +50,36 @@ class Schedule:
         if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
             raise PlanError(
                 f"drop_last leaves no step: batch_size {options.units_per_rank} times world_size "
-                f"{options.world_size} is more than the number of samples, {count}"
+                f"{options.world_size} is more than the number of samples, {count}; give less, or "
+                "leave drop_last out"
             )
+        if self.plan.drop_last and self.plan.unit != "sample" and count <= self.plan.block:
+            self._check_epochs()
         # A state that is loaded next may bring the group.
         self.check_exclusion(but=None if self.group_given else "group")
+
+    def _check_epochs(self) -> None:
+        """Raise PlanError for an epoch whose units, packs or batches, fill no step.
+
+        For datasets of one block, which is planned in a moment.
+        """
+        run, share, steps = self.options.run, self.options.share, 0
+        # Where a run of tokens ends is not known.
+        epochs = 1 if run.train_tokens is not None else self.options.epochs or 1
+        for epoch in range(epochs):
+            units = self.count_units(epoch)
+            if units < share and not self.exclusion.units.get(epoch):
+                kind = "packs" if self.plan.unit == "pack" else "batches"
+                raise PlanError(
+                    f"drop_last leaves no step of epoch {epoch}: {self.options.units_per_rank} "
+                    f"{kind} a rank times world_size {self.options.world_size} is more than its "
+                    f"{units} {kind}; give a rank less, or leave drop_last out"
+                )
+            steps += units // share
+            if run.max_steps is not None and steps >= run.max_steps:
+                return
+            if units > 2 * share:  # other orders do not halve the number of units
+                return
 
     def check_exclusion(self, *, but: str | None = None) -> None:
         """Raise PlanError for excluded units of another plan; the option named `but` may differ."""

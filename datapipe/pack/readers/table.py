@@ -289,7 +289,7 @@ def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images
     templates = [source for source in fields.images if source.kind == "text"]
     if not templates:
         return part.images
-    paths = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
+    paths = [path for path in map(templates[0].probe, first_records(part.files[0])) if path]
     return find_images(part.files[0], part.raw, options, paths[:PROBED], required=False)
 
 

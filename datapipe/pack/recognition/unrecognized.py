@@ -6,6 +6,8 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import all_readers, list_formats
 from datapipe.pack.recognition.other_stores import other_library
-from datapipe.pack.records.fields.refusals import longest, prose
+from datapipe.pack.records.fields.field_map import parse_map
+from datapipe.pack.records.fields.field_path import parse_source
+from datapipe.pack.records.fields.refusals import listed, longest, prose
 from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.images.templates import named_by
 from datapipe.pack.records.locate import levels, name_below
@@ -55,6 +59,8 @@ def unrecognized(survey: Survey, listings: Iterable[Listing], options: ReadOptio
             return PackError(f"{raw} holds {found}\nThen pack the folder `raw`.")
         if alone:
             return PackError(alone)
+    if absent := _absent_fields(survey, options):
+        return PackError(f"{raw}: {absent}")
     media = set(map(medium_of, survey.extensions))
     remedy = "" if options.videos else "".join(map(frames_remedy, media))
     return PackError(
@@ -100,14 +106,36 @@ def _of_one_medium(survey: Survey, files: Sequence[Path]) -> str:
     return f"{raw} holds {held} {medium} ({name}); {packed}"
 
 
+def _absent_fields(survey: Survey, options: ReadOptions) -> str:
+    """Return that records have none of the fields that the user named; "" if they have one."""
+    columns = (options.image_column, options.text_column)
+    sources = [] if options.map is None else parse_map(options.map).sources
+    with suppress(PackError):  # a column may be called so
+        sources = [*sources, *(parse_source(name) for name in columns if name)]
+    sources = [source for source in sources if source.fields]
+    held: dict[str, None] = {}
+    with suppress(PackError, OSError):
+        for path in filter(kind_of, _record_files(survey, options)):
+            for record in islice(first_records(path), _READ):
+                held |= dict.fromkeys(record)
+    if not held or not sources or any(name in held for each in sources for name in each.fields):
+        return ""
+    near = [name for each in sources for name in get_close_matches(each.label, held, 1)]
+    instead = f"did you mean {listed(near)}?" if near else "name one that they have"
+    return f"no record has {listed(map(str, sources))}; {instead} (all fields: {listed(held)})"
+
+
+def _record_files(survey: Survey, options: ReadOptions) -> list[Path]:
+    """Return the first files that may hold records."""
+    files = [path for level in levels(survey, options.include, 20_000) for path in level]
+    return files[:5] or [survey.raw] * survey.is_file
+
+
 def _advice(survey: Survey, options: ReadOptions) -> str:
     """Return what to do with files of records that fit no format; may be empty."""
     said = ""
     try:
-        files = [path for level in levels(survey, options.include, 20_000) for path in level]
-        if not files and survey.is_file:
-            files = [survey.raw]
-        for path in files[:5]:
+        for path in _record_files(survey, options):
             description = describe(path, survey)
             # Beside data, objects are settings and statistics.
             if description != _ONE_OBJECT or survey.is_file:

@@ -36,6 +36,12 @@ class FieldSource:
         """Return whether it stands for every item of a list."""
         return self.kind == "field" and "[*]" in self.label
 
+    def probe(self, record: Mapping[str, Any]) -> Any:
+        """Return the value; None too for a record that the template does not fit."""
+        with suppress(DecodeError):
+            return self.get(record)
+        return None
+
     def __str__(self) -> str:
         return self.label
 

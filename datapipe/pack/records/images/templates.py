@@ -37,7 +37,7 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
         repeats = len({*ids}) < len(ids) and not _OF_IDS.search(column)
         if repeats or not (template := _template(images, column, ids)):
             continue
-        names = (parse_source(template).get({column: value}) for value in ids)
+        names = (parse_source(template).probe({column: value}) for value in ids)
         if sum(os.path.isfile(base / str(name)) for name in names) * 2 > len(ids):
             return template
     return None

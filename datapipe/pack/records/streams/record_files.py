@@ -196,7 +196,7 @@ def _first_paths(path: Path, options: ReadOptions) -> Iterator[str]:
         named = (parse_source(options.image_column),) if options.image_column else named
     for record in containers.first_records(path):
         if named:
-            record = {source.label: source.get(record) for source in named}
+            record = {source.label: source.probe(record) for source in named}
         values = [
             v for value in record.values() for v in (value if isinstance(value, list) else [value])
         ]

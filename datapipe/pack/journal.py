@@ -30,6 +30,7 @@ from datapipe.pack.input.raw_sample import InputCount, Reject
 from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.writers.shards import writing
 from datapipe.remote.upload import RemoteTarget
+from datapipe.report.table import counted
 
 logger = logging.getLogger(__name__)
 
@@ -379,8 +380,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any], of: str = "") -> I
 def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
     """Refuse to continue from raw data that is not what the output was made from."""
     if (inputs.number, inputs.digest) != (number, digest):
+        now = "others" if inputs.number == number else f"{inputs.number:,}"
         raise PackError(
-            f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "
-            f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
-            "or the raw data as it was"
+            f"{out}: the raw data is not what this was packed from ({counted(number, 'input')} "
+            f"then, now {now}); give a new folder, or the raw data as it was"
         )

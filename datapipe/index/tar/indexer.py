@@ -49,6 +49,7 @@ from datapipe.index.tar.grouping import BEFORE, Group, group_members, name_in_ta
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 from datapipe.text import sample_text as texts
 from datapipe.workers.threads import ThreadPool
 
@@ -212,9 +213,9 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
             stop.set()  # after an error or an interrupt, shards in progress are given up
     if again:
         logger.warning(
-            "%d samples have the key of an earlier one in their shard, for example %s; each is a "
+            "%s with the key of an earlier one in the same shard, for example %s; each is a "
             "separate sample, as in WebDataset",
-            *(len(again), again[0]),
+            *(counted(len(again), "sample"), again[0]),
         )
     return Manifest(shards=tuple(entries)), findings
 

@@ -29,6 +29,7 @@ from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
 from datapipe.loader.metrics.stage_clock import Watch
+from datapipe.report.table import counted
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -238,7 +239,7 @@ class BatchBuilder:
         here = len(parts.images) if found.ready is None else self._loaded[slot]
         if self.images is not None and here != self._loaded[slot]:
             missing = MissingMember(
-                f"{len(parts.images)} images found, the index says {self._counts[slot]}"
+                f"{counted(len(parts.images), 'image')} found, the index says {self._counts[slot]}"
             )
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)

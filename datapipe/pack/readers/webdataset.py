@@ -22,6 +22,7 @@ from datapipe.pack.input.members import member_rejects, read_members, sample_of_
 from datapipe.pack.input.raw_sample import Input, ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import img2dataset
+from datapipe.report.table import counted
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LOOKED_AT = 20  # texts, the longest: a file of captions is longer than each of them
@@ -169,7 +170,8 @@ class WebDatasetReader:
             yield from member_rejects(name, groups, tar)
         if again:
             options.notes.decide(
-                f"{len(again):,} samples have the key of an earlier one in their tar, for example "
+                f"{counted(len(again), 'sample')} with the key of an earlier one in the same tar, "
+                "for example "
                 f"{again[0]}; each is a sample of its own, as for WebDataset"
             )
 

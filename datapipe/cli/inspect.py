@@ -17,7 +17,7 @@ from datapipe.cli.output import print_table, shown, shown_lines
 from datapipe.cli.values import parse_array_image, refuse_unwritable
 from datapipe.errors import PlanError
 from datapipe.progress import readable_size
-from datapipe.report.table import aligned
+from datapipe.report.table import aligned, counted
 
 if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
@@ -95,7 +95,9 @@ def _print_sample(sample: InspectedSample) -> None:
             print(f"\n{title}")
             print(shown_lines(text[:_MOST_TEXT]))
             if len(text) > _MOST_TEXT:
-                print(f"... and {len(text) - _MOST_TEXT:,} more characters; --json has all")
+                print(
+                    f"... and {counted(len(text) - _MOST_TEXT, 'more character')}; --json has all"
+                )
 
 
 def _write_images(sample: InspectedSample, output: Path, *, quiet: bool) -> None:

@@ -19,6 +19,7 @@ from datapipe.cli.options import AsJson, OptionalShards, Report, Shards
 from datapipe.cli.output import shown, shown_lines
 from datapipe.errors import PlanError
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 
 if TYPE_CHECKING:
     from datapipe.tune.result import TuneResult
@@ -208,4 +209,4 @@ def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool)
         print(f"  What would make it faster: {shown(profile)}")
     for line in aligned(settings_table(result.settings), left=(-1,)):
         print(shown(line))
-    print(f"{len(result.trials)} trials in {result.seconds:.0f} s")
+    print(f"{counted(len(result.trials), 'trial')} in {result.seconds:.0f} s")

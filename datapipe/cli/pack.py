@@ -137,9 +137,10 @@ def pack(
         if counted:
             print_failures(counted[0])
     if report.lost:
+        inputs = "input" if report.lost == 1 else "inputs"
         print(
-            f"Error: {report.lost:,} inputs were rejected because a node failed, not for their "
-            "content; to pack them, repair the nodes and pack to a new folder",
+            f"Error: {report.lost:,} {inputs} rejected because a node failed, not for "
+            "the content; to pack them, repair the nodes and pack to a new folder",
             file=sys.stderr,
         )
         raise typer.Exit(1)

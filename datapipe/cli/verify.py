@@ -65,12 +65,12 @@ def _print(report: VerifyReport, *, deep: bool) -> None:
     for name, findings in islice(files.items(), _FILES):
         _print_file(name, findings)
     if len(files) > _FILES:
-        print(f"... and {len(files) - _FILES:,} more files; --json lists all")
+        print(f"... and {counted(len(files) - _FILES, 'more file')}; --json lists all")
     state = "is damaged" if report.findings else "is whole" if report.members else "seems whole"
     rows = {
         "samples": f"{report.samples:,}",
         "damaged": f"{report.damaged_samples:,}",
-        "compared": f"{report.members:,} members, {readable_size(report.bytes)}"
+        "compared": f"{counted(report.members, 'member')}, {readable_size(report.bytes)}"
         + (", decoded" if deep else ""),
         "time": f"{report.seconds:.1f} s",
     }

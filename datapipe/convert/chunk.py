@@ -19,6 +19,7 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.index.parquet import checked_index, to_table
 from datapipe.index.rows import ImageSize, Member, Row, Rows
+from datapipe.report.table import counted
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.text.encode import SampleText, TextEncoder
@@ -131,7 +132,9 @@ class ChunkMaker:
                 name = f"{key}.{member.ext}"
                 raise type(error)(error.reason, key=key, member=name) from error
         if self.transform is not None and done != len(images):
-            raise MissingMember(f"{done} images found, the index says {len(images)}", key=key)
+            raise MissingMember(
+                f"{counted(done, 'image')} found, the index says {len(images)}", key=key
+            )
         return SampleText(parts.caption, parts.record, len(images)), texts
 
     def _place(self, number: int, data: memoryview, made: ArrayChunk, pixels: UInt8) -> None:

@@ -57,6 +57,7 @@ from datapipe.pack.url_upload import local_path
 from datapipe.pack.writers.shards import indexed_shard, writing
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
+from datapipe.report.table import counted
 from datapipe.store.arrays import CHECKED, IMAGES, TEXTS
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
@@ -253,7 +254,10 @@ class _Conversion:
         row = 0 if self.spec is None else 3 * self.spec.height * self.spec.width
         with closing(ConvertJournal(work, options, self.out, row)) as journal:
             if space_check and not journal.parts:
-                size, content = array_bytes(self.dataset, self.spec), f"{source.images:,} images"
+                size, content = (
+                    array_bytes(self.dataset, self.spec),
+                    counted(source.images, "image"),
+                )
                 check_room(self.out, size, content, "or a smaller --image-size")
             files = ArrayFiles(
                 work,
@@ -358,7 +362,7 @@ class _Conversion:
             ),
         )
         if not manifest.samples:
-            raise PackError(f"{self.out}: none of {source.samples:,} samples can be used")
+            raise PackError(f"{self.out}: none of {counted(source.samples, 'sample')} can be used")
         for name in (*names, *(part.index for part in journal.parts)):
             (work / name).replace(self.out / name)
         if content := earlier + rejects:

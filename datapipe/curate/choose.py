@@ -22,6 +22,7 @@ from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
 from datapipe.plan.rng import derive, mix_array
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 from datapipe.store.record_fields import where_columns
 
 _NAMED = 3  # keys in a message
@@ -126,7 +127,8 @@ def _listed(given: str | PathLike[str] | Sequence[str]) -> list[str]:
 def _drawn(samples: Int64, number: int, seed: int) -> Int64:
     """Draw `number` of some samples; int64, ascending, in and out."""
     if number > len(samples):
-        raise PackError(f"number {number:,}: only {len(samples):,} samples; give a smaller number")
+        there = counted(len(samples), "sample")
+        raise PackError(f"number {number:,}: only {there}; give a smaller number")
     if number == len(samples):
         return samples
     scrambled = mix_array(samples.astype(np.uint64) + np.uint64(derive(seed)))
@@ -249,7 +251,8 @@ def merge_datasets(
     if not datasets:
         raise PackError("datasets is empty; give at least one")
     if prefixes and len(prefixes) != len(datasets):
-        raise PackError(f"{len(prefixes)} prefixes for {len(datasets)} datasets; give one for each")
+        given = f"{counted(len(prefixes), 'prefix', 'prefixes')} for {len(datasets)} datasets"
+        raise PackError(f"{given}; give one for each")
     if prefixes and output.renumber:
         raise PackError("prefixes extend the keys of samples, renumber replaces them; give one")
     if dotted := [prefix for prefix in prefixes if "." in prefix]:

@@ -45,6 +45,7 @@ from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.journal import REJECTS
 from datapipe.pack.writers.shards import indexed_shard
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
 from datapipe.workers.threads import ThreadPool
@@ -270,8 +271,8 @@ class _DatasetSalvage:
             if self.without_checksum:
                 remedy += "; --unchecked (unchecked=True) accepts samples without a checksum"
             raise PackError(
-                f"{located.title}: {len(harmed):,} shards are damaged or have no checksums, such "
-                f"as {self.lost[0]}; nothing was changed; {remedy}"
+                f"{located.title}: {counted(len(harmed), 'shard')} damaged or without checksums, "
+                f"such as {self.lost[0]}; nothing was changed; {remedy}"
             )
         entries, remade = list(located.entries), []
         for number in self._remade:

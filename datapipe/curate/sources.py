@@ -26,6 +26,7 @@ from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.url_upload import local_path
 from datapipe.pack.writers.ustar import member_header
 from datapipe.plan.ragged import places
+from datapipe.report.table import counted
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 
@@ -176,8 +177,9 @@ def check_unique(keys: pa.ChunkedArray, remedy: str) -> None:
     if pc.count_distinct(keys).as_py() < len(keys):
         counts = keys.value_counts()
         several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+        verb = "belongs" if len(several) == 1 else "belong"
         raise PackError(
-            f"{len(several):,} keys belong to more than one sample, such as "
+            f"{counted(len(several), 'key')} {verb} to more than one sample, such as "
             f"{several[0].as_py()!r}; {remedy}"
         )
 

@@ -14,6 +14,7 @@ from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
 from datapipe.diagnosis.step_figures import StepRoofline
 from datapipe.extras import install_command
 from datapipe.report.page import Level
+from datapipe.report.table import counted
 
 LIMITS: dict[Kind, float] = {
     "data": 0.1,
@@ -57,8 +58,8 @@ def _judge_time(figures: LoopFigures) -> Verdict:
         actions = [_NEVER[why] for why in _NEVER if figures.left_out.get(why, 0) > ENOUGH]
         return _verdict(
             "unknown",
-            f"{figures.turns} steps were timed so far, and a verdict takes {ENOUGH}: the first "
-            "steps are left out",
+            f"{counted(figures.turns, 'step')} timed so far, and a verdict takes {ENOUGH}: the "
+            "first steps are left out",
             *(actions or ["let the loop run longer"]),
             level="warn",
         )

@@ -17,6 +17,7 @@ from datapipe.array_types import Bools, Int32, Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
+from datapipe.report.table import counted
 
 SCHEMA = pa.schema(
     [
@@ -156,8 +157,8 @@ def checked_index(home: Path, shard: Shard) -> pa.Table:
     table = read_index(path, sha256=shard.index_sha256)
     if table.num_rows != shard.samples:
         raise IndexMismatch(
-            f"{path} has {table.num_rows} samples, the manifest says {shard.samples}; restore both "
-            "from one copy of the dataset"
+            f"{path} has {counted(table.num_rows, 'sample')}, the manifest says {shard.samples:,}; "
+            "restore both from one copy of the dataset"
         )
     return table
 

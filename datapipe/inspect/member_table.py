@@ -20,6 +20,7 @@ from datapipe.inspect.findings import Finding
 from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.sources import read_failure
 from datapipe.pack.writers.ustar import MAX_NAME
+from datapipe.report.table import counted
 
 UNCHECKED = "cannot be checked"
 """In the problem of an index whose shard no other checksum vouches for."""
@@ -120,7 +121,9 @@ def read_members(located: DatasetFiles, number: int) -> tuple[MemberTable | None
             table = parse_index(content, entry.index, sha256=entry.index_sha256 or None)
             members = MemberTable(table)
             if entry.samples not in (UNKNOWN, len(table)):
-                problem = f"has {len(table):,} samples, the manifest says {entry.samples:,}"
+                problem = (
+                    f"has {counted(len(table), 'sample')}, the manifest says {entry.samples:,}"
+                )
     except IndexMismatch as error:
         problem = str(error).removeprefix(entry.index).partition(";")[0].lstrip(": ")
     except (OSError, StoreError) as error:

@@ -14,6 +14,7 @@ from datapipe.inspect.located import UNKNOWN, DatasetFiles
 from datapipe.inspect.member_table import MemberTable, read_members
 from datapipe.inspect.shard_check import MemberCheck, Tell, check_tar, check_unindexed
 from datapipe.inspect.sources import OpenFile, read_failure
+from datapipe.report.table import counted
 
 PART_BYTES = 128 << 20  # bytes of a shard that one thread takes; larger ones leave threads idle
 
@@ -82,7 +83,7 @@ class ShardJob:
                     found.findings.insert(of_index, Finding(file=entry.name, problem=problem))
                 if file is None:
                     samples = found.samples or max(entry.samples, 0)
-                    found.add(f"is missing, with {samples:,} samples")
+                    found.add(f"is missing, with {counted(samples, 'sample')}")
                     found.damaged.update(range(samples))
                 elif self._members is None:
                     check_unindexed(file, found, deep=self._deep, tell=self._tell)

@@ -23,6 +23,7 @@ from datapipe.inspect.located import DatasetFiles, locate
 from datapipe.inspect.shard_job import ShardJob
 from datapipe.inspect.sources import RemoteSource
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 from datapipe.workers.engine import EngineName, EngineSpec, open_pool
 from datapipe.workers.ray_cluster import node_name
 from datapipe.workers.threads import ThreadPool
@@ -103,7 +104,7 @@ def verify_dataset(
     if unindexed and not located.own and all(entry.index for entry in located.entries):
         of_view = " of the view" if located.is_view else ""
         notes.append(
-            f"{unindexed:,} members belong to no sample{of_view}; only their headers were checked"
+            f"{counted(unindexed, 'member')} of no sample{of_view}: only the headers were checked"
         )
     home, columns = located.home, located.columns
     if deep and manifest is not None and home is not None and columns is not None:

@@ -26,6 +26,7 @@ from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import replace_file
 from datapipe.loader.distributed import default_workers
 from datapipe.loader.schedule.options import LoaderOptions
+from datapipe.report.table import counted
 
 logger = logging.getLogger(__name__)
 _log_once = functools.cache(logger.log)
@@ -106,8 +107,8 @@ def with_tuned(
         _log_once(
             logging.WARNING,
             "nothing was tuned for this machine, dataset and these options: taking "
-            f"{options.num_workers} workers, prefetch {options.prefetch_factor}; `datapipe "
-            "tune-workers` or datapipe.tune_workers finds the best",
+            f"{counted(options.num_workers, 'worker')}, prefetch {options.prefetch_factor}; "
+            "`datapipe tune-workers` or datapipe.tune_workers finds the best",
         )
         return options
     if num_workers == "auto":
@@ -117,7 +118,7 @@ def with_tuned(
     pace = f", for steps of {1000 * tuned.step_time:,.0f} ms" if tuned.step_time else ""
     _log_once(
         logging.INFO,
-        f"as tuned on this machine: {options.num_workers} workers, prefetch "
+        f"as tuned on this machine: {counted(options.num_workers, 'worker')}, prefetch "
         f"{options.prefetch_factor} ({tuned.rate:.1f} batches/s then{pace})",
     )
     return options

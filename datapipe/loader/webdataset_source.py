@@ -33,6 +33,7 @@ from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.plan.steps import Position
 from datapipe.remote.folder import RemoteFolder
+from datapipe.report.table import counted
 from datapipe.store.mixture import MixtureStore
 from datapipe.store.open import open_store
 
@@ -142,9 +143,9 @@ class WebDatasetSource(IterableDataset[dict[str, Any]]):
         if steps != expected:
             made = "more" if steps > expected else f"{steps:,}"
             raise PlanError(
-                f"batch_size={size} makes {expected:,} batches of the rest of epoch {begin.epoch}, "
-                f"and the loader made {made}; give the number of samples that a batch has, and "
-                "have no stage leave samples out or repeat them"
+                f"batch_size={size} makes {counted(expected, 'batch', 'batches')} of the rest of "
+                f"epoch {begin.epoch}, and the loader made {made}; give the number of samples that "
+                "a batch has, and have no stage leave samples out or repeat them"
             )
         self._begin_at(Position(begin.epoch + 1))
 

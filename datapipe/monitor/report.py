@@ -20,7 +20,7 @@ from datapipe.monitor.recorder import StepRecorder
 from datapipe.progress import readable_size
 from datapipe.report.charts import COLOURS, legend, plot, stacked
 from datapipe.report.page import Page
-from datapipe.report.table import Table, aligned, plain, time_text
+from datapipe.report.table import Table, aligned, counted, plain, time_text
 from datapipe.report.trace import TraceEvent
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class LoopReport:
 def notes(report: LoopReport) -> list[str]:
     """List what tables do not show, a line each."""
     left_out = ", ".join(f"{count} {why}" for why, count in report.left_out.items())
-    lines = [f"{report.turns:,} steps in {report.seconds:,.1f} s; left out: {left_out or 'none'}"]
+    steps = counted(report.turns, "step")
+    lines = [f"{steps} in {report.seconds:,.1f} s; left out: {left_out or 'none'}"]
     if report.first.count:
         lines.append(f"first batch after {time_text(report.first.p50)}")
     if (gpu := report.gpu) is not None:

@@ -31,6 +31,7 @@ from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
 from datapipe.pack.workers.prepare import Check, Pages
+from datapipe.report.table import counted
 from datapipe.store.record_fields import index_fields, parse_fields
 from datapipe.workers.engine import EngineName
 
@@ -239,8 +240,10 @@ def pack_dataset(
                 try:
                     index_fields(folder, names)
                 except PlanError as error:
-                    done = f"{report.samples:,} samples are packed, {report.rejected:,} rejected"
-                    raise PlanError(f"--fields: {error}\n{done}, and {out} is complete") from None
+                    done = f"{counted(report.samples, 'sample')} packed, {report.rejected:,}"
+                    raise PlanError(
+                        f"--fields: {error}\n{done} rejected, and {out} is complete"
+                    ) from None
         else:
             held.enter_context(stage.at_work(dry_run=dry_run, lock_check=lock_check))
             report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)

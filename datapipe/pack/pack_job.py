@@ -49,6 +49,7 @@ from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.progress import Progress, readable_size
 from datapipe.remote.upload import RemoteTarget
+from datapipe.report.table import counted
 
 
 def finished_in(out: Path) -> Manifest | None:
@@ -233,7 +234,7 @@ class Job:
         if not journal.shards:
             examples = self.tally.rejects.examples
             raise PackError(
-                f"no sample was found among {count.number:,} inputs"
+                f"no sample was found among {counted(count.number, 'input')}"
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
         options = self.options.to_dict() | self.notes.found

@@ -29,6 +29,7 @@ from datapipe.pack.writers.shards import writing
 from datapipe.progress import Progress, readable_size
 from datapipe.remote.download import RANGE, RemoteFiles
 from datapipe.remote.folder import RemoteOptions
+from datapipe.report.table import counted
 from datapipe.workers.threads import ThreadPool, ThreadResults
 
 _AT_ONCE = 64  # files
@@ -129,7 +130,7 @@ def downloaded(
                     held = sum(p.stat().st_size for p in begun.rglob("*") if p.is_file())
                     size = max(sum(missing.values()) - held, 0)
                     remedy = "give one with --staging, or fewer files"
-                    check_room(home, size, f"{len(missing):,} files of raw data", remedy)
+                    check_room(home, size, f"{counted(len(missing), 'file')} of raw data", remedy)
                 later = [name for name in _may_come_later(files, names) if name in missing]
                 first = [name for name in missing if name not in {*later}]
                 if first:

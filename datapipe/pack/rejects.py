@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.options import MaxRejects
+from datapipe.report.table import counted
 
 _EXAMPLES = 10  # in a report
 _NAMED = 5  # in an error
@@ -38,8 +39,9 @@ class RejectCounts:
             for reject in self.examples[:_NAMED]
         )
         remedy = "Mend" if self.dry_run else "Finished shards are kept: mend"
+        verb = "was" if self.number == 1 else "were"
         raise PackError(
-            f"{self.number:,} of {inputs:,} inputs were rejected, more than --max-rejects {limit} "
-            f"allows; for example{examples}\n{remedy} the input, or allow more, and run the same "
-            "command again."
+            f"{self.number:,} of {counted(inputs, 'input')} {verb} rejected, more than "
+            f"--max-rejects {limit} allows; for example{examples}\n{remedy} the input, or allow "
+            "more, and run the same command again."
         )

@@ -24,6 +24,7 @@ from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.ustar import BLOCK, MAX_SIZE, padding
 from datapipe.progress import is_watched, readable_size
+from datapipe.report.table import counted
 
 _LOOKED_AT = 512  # inputs whose sizes are taken for those of all
 _INLINE = 64 << 20  # bytes that these may hold themselves
@@ -52,7 +53,7 @@ def check_space(
     if first and total:
         size = round(_mean_bytes(first, options) * total)
         remedy = "make images smaller with --max-side, or take fewer with --limit"
-        check_room(out, size, f"about {total:,} samples", remedy)
+        check_room(out, size, f"about {counted(total, 'sample')}", remedy)
     return itertools.chain(first, inputs)
 
 

@@ -105,7 +105,7 @@ def headline(profile: Profile) -> list[str]:
         )
     # A short run may not come to the samples that failed before it.
     if skipped := max(profile.forecast.alone.failed, run.skipped):
-        lines.append(f"{skipped:,} samples were skipped: they cannot be read or decoded")
+        lines.append(f"{counted(skipped, 'sample')} skipped, which cannot be read or decoded")
     return lines
 
 

@@ -286,7 +286,7 @@ def _check_places(marks: Sequence[bool], media: Sequence[Medium]) -> None:
             "frames and images have to be in the order of their places"
         )
     if not any(kinds):
-        found, there = f"{len(marks)} {IMAGE_PLACE}", f"{len(media)} images"
+        found, there = f"{len(marks)} {IMAGE_PLACE}", f"{len(media)} image{'s' * (len(media) != 1)}"
     raise DecodeError(
         f"the text has {found} and the sample {there}; mark the places of all "
         f"{'images and videos' if any(kinds) else 'images'}, or of none to have them come first"

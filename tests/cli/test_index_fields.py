@@ -44,7 +44,7 @@ def test_a_field_that_no_record_has_is_refused_and_nothing_is_written(run, raw, 
     done = run("pack", raw, tmp_path / "out", "--fields", "scores")
     assert done.exit_code == 1
     assert "no sample has a field 'scores' in its JSON member" in done.output
-    assert "10 samples are packed, 0 rejected" in done.output
+    assert "10 samples packed, 0 rejected" in done.output
     assert not (tmp_path / "out" / "fields").exists()
     run("index", tmp_path / "out", "--fields", "id")
     assert run("index", tmp_path / "out", "--fields", "scores").exit_code == 1

@@ -75,7 +75,7 @@ def test_damaged_samples_end_it_or_are_skipped_as_asked(run, tmp_path, make_tar,
     assert result.stderr.count("\n") == 1
     result = run("profile", tmp_path, *SHORT, "--on-error", "skip")
     assert result.exit_code == 0
-    assert "samples were skipped: they cannot be read or decoded" in result.stdout
+    assert "skipped, which cannot be read or decoded" in result.stdout
 
 
 @pytest.mark.campaign

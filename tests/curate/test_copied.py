@@ -188,7 +188,7 @@ def test_keys_that_clash_are_refused_with_the_remedies(shards, tmp_path, members
 def test_tars_that_repeat_a_key_are_given_new_ones(command, tmp_path, make_tar, jpeg, members):
     for number in range(2):
         make_tar(tmp_path / "tars" / f"{number}.tar", [("1.jpg", jpeg(number))])
-    with pytest.raises(PackError, match=r"^1 keys belong to .*, such as '1'; give --renumber"):
+    with pytest.raises(PackError, match=r"^1 key belongs to .*, such as '1'; give --renumber"):
         command(tmp_path / "tars", tmp_path / "out")
     command(tmp_path / "tars", tmp_path / "out", output=CopySpec(renumber=True))
     assert list(members(tmp_path / "out")) == ["000000000", "000000001"]

@@ -129,7 +129,7 @@ def test_a_view_whose_index_is_lost_gets_no_samples_that_it_left_out(whole, tmp_
     report = datapipe.repair_dataset(view, out, unchecked=True)
     assert (report.samples, report.without_checksum, len(report.lost)) == (8, 0, 1)
     index.write_bytes(content)
-    note = "2 members belong to no sample of the view; only their headers were checked"
+    note = "2 members of no sample of the view: only the headers were checked"
     assert datapipe.verify_dataset(view).notes == (note,)
     assert datapipe.diff_datasets(view, out).only_b == 0
 

@@ -86,7 +86,7 @@ def test_a_sample_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jp
     assert [columns.key(n) for n in range(5)] == ["0", "0", "1", "0", "0"]
     assert find_keys(columns, ["0", "1", "none"]) == {"0": 0, "1": 2}
     assert columns.sources(np.array([1, 3])) == ["x.tar:0#2", "x.tar:0#3"]
-    assert "3 samples have the key of an earlier one" in caplog.text
+    assert "3 samples with the key of an earlier one" in caplog.text
 
 
 def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg):

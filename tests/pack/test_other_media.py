@@ -56,7 +56,7 @@ def test_an_image_part_of_xtuner_and_its_mark_in_the_text_are_one_image(reasons_
     other = question([image("a.jpg"), text("<IMG_CONTEXT> <IMG_CONTEXT> What?")])
     *none, said = reasons_of(question("1+1?"), *records, other)
     assert none == [None] * len(XTUNER)
-    assert "3 <image> places for 1 images" in said
+    assert "3 <image> places for 1 image" in said
     for record, (content, expected) in zip(records, XTUNER, strict=True):
         images = sum("image_url" in part for part in content)
         assert conversation(record, images=images)[0].text == expected

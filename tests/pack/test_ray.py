@@ -200,7 +200,7 @@ def test_an_input_that_a_node_cannot_read_is_named_with_the_node_and_the_command
         command, env={**os.environ, "RAY_ADDRESS": address}, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "Error: 1 inputs were rejected because a node failed" in done.stderr
+    assert "Error: 1 input rejected because a node failed" in done.stderr
     (reject,) = rejects(out)
     assert reject["source"] == "222.jpg"
     assert reject["reason"].startswith("file is missing on the node ")

@@ -40,7 +40,7 @@ def test_a_key_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg,
     ]
     sources = [row["source"] for row in index_of(tmp_path / "out")]
     assert sources == ["x.tar:a", "x.tar:a#2", "x.tar:b", "x.tar:a#3"]
-    assert any("2 samples have the key of an earlier one" in note for note in report.notes)
+    assert any("2 samples with the key of an earlier one" in note for note in report.notes)
 
 
 def test_a_hard_link_in_a_tar_brings_its_file(tmp_path, make_tar, jpeg, members):

@@ -40,7 +40,7 @@ OF_VIDEO = f"{SAID.format('video')}; to pack its frames, add --video-frames fps=
     ("records", "expected"),
     [
         ([VIDEO] * 400, f"400 records, all rejected: {OF_VIDEO} (or give"),
-        ([TWICE], "1 record, rejected: 2 <image> places for 1 images (or give"),
+        ([TWICE], "1 record, rejected: 2 <image> places for 1 image (or give"),
         ([VIDEO, VIDEO, TWICE],
          f"3 records, all rejected, for example: {OF_VIDEO} (or give"),
         ([WORDS, VIDEO], f"2 records, no images, 1 of them rejected: {OF_VIDEO} ("),

@@ -80,7 +80,7 @@ def test_samples_that_fail_are_counted_even_if_the_loader_at_work_meets_none(bus
         alone=replace(busy.forecast.alone, failed=before),
         run=replace(busy.forecast.run, skipped=at_work),
     )
-    assert "3 samples were skipped" in profile_text(replace(busy, forecast=forecast))
+    assert "3 samples skipped" in profile_text(replace(busy, forecast=forecast))
 
 
 def test_the_page_has_its_figures_with_names_that_are_words(busy, tmp_path):

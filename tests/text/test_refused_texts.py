@@ -21,7 +21,7 @@ CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
     [
         (
             chat(("user", "<image> <image>"), images=1),
-            "2 <image> and the sample 1 images",
+            "2 <image> and the sample 1 image",
             "chatml",
         ),
         (chat(("user", "<image>"), images=0), "1 <image> and the sample 0 images", "chatml"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from datapipe.index.ignore import ignoring
 from datapipe.named_counts import NamedCounts
+from datapipe.report.table import counted
 
 _KINDS = 20  # of reasons that are written out
 
@@ -72,5 +73,5 @@ class Findings(MemberCounts):
             *self.broken.lines("cannot be read: {count}, {text} ({names})", "member"),
         ]
         if len(lines) > _KINDS:
-            lines[_KINDS:] = [f"... and {len(lines) - _KINDS:,} more reasons"]
+            lines[_KINDS:] = [f"... and {counted(len(lines) - _KINDS, 'more reason')}"]
         return lines + super().lines()

@@ -229,8 +229,9 @@ def check_ends(paths: Sequence[Path]) -> None:
         except StoreError as error:
             if not more:
                 raise
+            verb = "does" if more == 1 else "do"
             raise StoreError(
-                f"{error} ({more:,} more of the {len(paths):,} tars do not end as tars do)"
+                f"{error} ({more:,} more of the {len(paths):,} tars {verb} not end as tars do)"
             ) from None
 
 

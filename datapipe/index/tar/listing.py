@@ -24,6 +24,7 @@ from datapipe.index.files.derived import cache_folder
 from datapipe.index.raw_data import COMPRESSED_TARS
 from datapipe.index.tar.headers import DECOMPRESS
 from datapipe.remote.folder import is_remote
+from datapipe.report.table import counted
 
 logger = logging.getLogger(__name__)
 
@@ -149,16 +150,16 @@ def _listed(text: str) -> Tars:
     others = [path for path in paths if path.suffix != ".tar"]
     if others:
         raise IndexMismatch(
-            f"{text} names {len(others):,} of {len(paths):,} that are not .tar files, for example "
-            f"{others[0]}; name only .tar files, such as 'data/*.tar', or "
-            "give the folder"
+            f"{text} names files that are not .tar ({len(others):,} of {len(paths):,}), for "
+            f"example {others[0]}; name only .tar files, such as 'data/*.tar', or give the folder"
         )
     missing = [path for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise IndexMismatch(
-            f"{missing[0]}{more} of the {len(paths):,} tars that {text} names: no such file; fetch "
-            "what is missing, or name those that are there, for example with 'data/*.tar'"
+            f"{missing[0]}{more} of the {counted(len(paths), 'tar')} that {text} names: no such "
+            "file; fetch what is missing, or name those that are there, for example with "
+            "'data/*.tar'"
         )
     _refuse_unwritable(paths)
     # The program may go to another folder while these are open.
@@ -205,10 +206,11 @@ def refuse_urls(names: list[str]) -> None:
             f"{url}: commands are not run; run it yourself into a file (`> shard.tar`) and give "
             "the files"
         )
+    tars = f"the {len(names):,} tars" if len(names) > 1 else "them"
     raise IndexMismatch(
         f"{url}: tars behind a URL are read only if their index is beside them; "
-        f"pack them (`datapipe pack` takes URLs), or download the {len(names):,} tars and give the "
-        "files, or run `datapipe index` where they are files, copy dataset.json and the index "
+        f"pack them (`datapipe pack` takes URLs), or download {tars} and give the files, "
+        "or run `datapipe index` where they are files, copy dataset.json and the index "
         "files to the URL and give make_loader the URL of the folder"
     )
 

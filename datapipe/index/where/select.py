@@ -20,6 +20,7 @@ from datapipe.index.files.npy import NpyFile, map_npy
 from datapipe.index.where.evaluate import Where, clip, evaluate, holds
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
+from datapipe.report.table import counted
 
 _CHUNK = 1 << 18  # samples at a time; whole bytes
 _ABOUT = "where.json"
@@ -105,7 +106,7 @@ class _Scan(NamedTuple):
         kept = zip(terms, counts[1:], strict=True)
         shown = [f"`{clip(term)}` keeps {count:,}" for term, count in kept]
         if len(shown) > _MOST_TERMS:
-            shown[_MOST_TERMS:] = [f"and {len(shown) - _MOST_TERMS} more terms"]
+            shown[_MOST_TERMS:] = [f"and {counted(len(shown) - _MOST_TERMS, 'more term')}"]
         what = f"where keeps none of {self.samples:,} samples: {', '.join(shown)}"
         if counts[0]:
             what += f"; the {counts[0]:,} that it keeps are all {unusable}"

@@ -29,6 +29,7 @@ from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.batch.video_batch import VideoSlots
 from datapipe.loader.metrics.stage_clock import Watch
+from datapipe.report.table import counted
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -231,7 +232,7 @@ class BatchBuilder:
                 raise self._located(error, slot, member) from error
         here, wanted = len(parts.images), self._loaded[slot]
         if self.images is not None and found.ready is None and here != wanted:
-            missing = MissingMember(f"{here} images found, the index says {wanted}")
+            missing = MissingMember(f"{counted(here, 'image')} found, the index says {wanted}")
             raise self._located(missing, slot)
         self._metadata.set(slot, parts.caption, parts.record)
         return _SlotContent(self._text(slot, parts), parts.images, found)

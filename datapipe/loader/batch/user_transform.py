@@ -12,6 +12,7 @@ from datapipe.array_types import UInt8
 from datapipe.decode.image import Decoded
 from datapipe.errors import SampleError, TransformError
 from datapipe.plan.rng import derive
+from datapipe.report.table import counted
 
 Sample = dict[str, Any]
 UserTransform = Callable[[Sample, np.random.Generator], Sample]
@@ -46,7 +47,8 @@ def apply_transform(
     pixels = list(made["images"])
     if len(pixels) != len(images):
         raise TransformError(
-            f"transform returned {len(pixels)} images of {len(images)}; the plan needs all of them"
+            f"transform returned {counted(len(pixels), 'image')} of {len(images)}; the plan needs "
+            "all of them"
         )
     if not isinstance(made["text"], str):
         raise TransformError(f"transform returned a {type(made['text']).__name__} as text")

@@ -16,6 +16,7 @@ from datapipe.loader.schedule.block_cache import PlannedBlocks
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.plan.steps import Exclusion, Position, Step, walk
+from datapipe.report.table import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class StepView:
         several = len({name for view in self.ranks for name in view.datasets}) > 1
         for view in self.ranks:
             total = "" if view.tokens is None else f", {sum(view.tokens):,} tokens"
-            lines.append(f"  rank {view.rank}: {len(view.keys)} samples{total}")
+            lines.append(f"  rank {view.rank}: {counted(len(view.keys), 'sample')}{total}")
             for number, key in enumerate(view.keys):
                 size = view._size(number)
                 out = "" if view.valid[number] else "  (not valid)"

@@ -26,6 +26,7 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places, totals
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
+from datapipe.report.table import counted
 from datapipe.store.record_fields import where_columns
 from datapipe.text.encode import TextEncoder
 from datapipe.text.frames import Frames
@@ -234,8 +235,8 @@ def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> str
         return None
     first = columns.failures()[0]
     problem = (
-        f"{columns.failed:,} samples have a text that cannot be used, such as {first['key']} of "
-        f"{first['shard']}: {first['reason']}"
+        f"{counted(columns.failed, 'sample')} with a text that cannot be used, such as "
+        f"{first['key']} of {first['shard']}: {first['reason']}"
     )
     if on_error == "raise":
         raise PlanError(
@@ -332,10 +333,11 @@ def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Boo
         most = " or ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit)
         helps = text.spec.overlong == "raise" and not (usable & out["images"]).any()
         cut = "'truncate' to cut their tokens, " if helps else ""
+        verb = "does" if large.sum() == 1 else "do"
         raise PlanError(
-            f"{int(large.sum()):,} of the first {span.stop:,} samples do not fit, such "
+            f"{int(large.sum()):,} of the first {span.stop:,} samples {verb} not fit, such "
             f"as {text.dataset.columns.key(int(numbers[first]))} with {sizes.tokens[first]:,} "
-            f"tokens and {sizes.images[first]} images, more than {most}; give "
+            f"tokens and {counted(int(sizes.images[first]), 'image')}, more than {most}; give "
             f"TextSpec(overlong='drop') to leave such samples out, {cut}or a larger limit"
         )
     return usable & ~large & ~out["empty"]

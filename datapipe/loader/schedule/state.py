@@ -13,6 +13,7 @@ from datapipe.errors import DatapipeError, PlanError, SampleError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
+from datapipe.report.table import counted
 
 logger = logging.getLogger("datapipe.loader")
 
@@ -87,8 +88,8 @@ class Skips:
                 logger.warning("further skipped samples are only counted, in loader.skipped")
             if self._limit is not None and self.count > self._limit:
                 raise DatapipeError(
-                    f"{self.count} samples were skipped, more than max_skipped={self._limit}; the "
-                    f"last: {error}"
+                    f"{counted(self.count, 'sample')} skipped, more than max_skipped="
+                    f"{self._limit}; the last: {error}"
                 ) from error
 
 

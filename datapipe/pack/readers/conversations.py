@@ -39,6 +39,7 @@ from datapipe.pack.records.images.roots import Images, find_images
 from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.pack.records.streams.containers import first_records
 from datapipe.pack.records.streams.record_files import RecordFiles, find_records
+from datapipe.report.table import counted
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.preference import ANSWERS, has_answers, read_pair, without_turns
@@ -199,8 +200,8 @@ class Mmc4Reader(RecordReader):
         yield from RecordReader.read(replace(self, unpack=unpack), source, here)
         if missing:
             options.notes.decide(
-                f"{missing:,} images that were not downloaded are left out of documents that "
-                "have others"
+                f"left out of documents that have other images: {counted(missing, 'image')} not "
+                "downloaded"
             )
 
 

@@ -106,4 +106,6 @@ def chunks_of(inputs: Iterable[RawInput], first: int, most: int = CHUNK) -> Iter
 
 
 def _describe(chunk: InputChunk) -> str:
-    return f"{chunk.inputs[0].source} or one of the {len(chunk.inputs) - 1} inputs after it"
+    further = len(chunk.inputs) - 1
+    after = "the input" if further == 1 else f"one of the {further:,} inputs"
+    return f"{chunk.inputs[0].source} or {after} after it"

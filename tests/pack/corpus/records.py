@@ -160,7 +160,7 @@ def make_csv(path: Path) -> Fates:
             cell = '"' + value.replace('"', '""') + '"'
             rows.append((f"{cell},words".encode(), fate, ""))
     rows += [
-        (b"a.jpg", "row has 1 fields where the header has 2", ":"),
+        (b"a.jpg", "row has 1 field where the header has 2", ":"),
         (b"a.jpg,b,c", "row has 3 fields where the header has 2", ":"),
         (b",,,,,,,", "row has 8 fields", ":"),
         (b",words", "holds no image", ""),
@@ -173,8 +173,8 @@ def make_csv(path: Path) -> Fates:
         ("a.jpg,schön".encode("latin-1"), "row is not UTF-8", ":"),
         (b"a.jpg,\xff\xfe", "row is not UTF-8", ":"),
         (b"a.jpg,\xef\xbb\xbfwords", PACKED, ""),
-        (b"a.jpg\twords", "row has 1 fields", ":"),
-        (b"a.jpg;words", "row has 1 fields", ":"),
+        (b"a.jpg\twords", "row has 1 field", ":"),
+        (b"a.jpg;words", "row has 1 field", ":"),
         (b"a.jpg," + b"x" * 200_000, PACKED, ""),
         ("a.jpg,\u2028\u0085\x0b\x0c\x1c".encode(), PACKED, ""),
         *((f"a.jpg,row {number}".encode(), PACKED, "") for number in range(60)),

@@ -19,6 +19,7 @@ from datapipe.pack.records.images.fields import (
 )
 from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.pack.records.videos import without_videos
+from datapipe.report.table import counted
 from datapipe.text.conversation import (
     TURN_FIELDS,
     check_message,
@@ -82,7 +83,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
         raise DecodeError("record has images both in its messages and beside them")
     if in_parts and unfilled:
         raise DecodeError(
-            f"{len(in_parts)} parts have an image of their own, {len(unfilled)} have none"
+            f"{counted(len(in_parts), 'part')} with an own image, {len(unfilled):,} without"
         )
     for number, part in enumerate(unfilled):
         if isinstance(part.get("index"), int) and part["index"] != number:
@@ -102,7 +103,8 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     places = sum(turn.text.count(IMAGE_PLACE) for turn in read)
     if places and places != len(images):
         others = said_of_unused(record, images)
-        raise DecodeError(f"{places} {IMAGE_PLACE} places for {len(images)} images{others}")
+        marks, held = counted(places, f"{IMAGE_PLACE} place"), counted(len(images), "image")
+        raise DecodeError(f"{marks} for {held}{others}")
     return images, kept
 
 

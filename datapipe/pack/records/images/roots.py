@@ -26,6 +26,7 @@ from datapipe.pack.input.archives import holds, is_archive, packed_images
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
 from datapipe.pack.input.survey import Survey
+from datapipe.report.table import counted
 
 Spelled = str | Sequence[str]
 """A path as a record has it, or the names that an image's file may have, likeliest first.
@@ -360,7 +361,9 @@ def _not_found(
             f"--image-root {root}: none of the first images is there (looked for {where}); {remedy}"
         )
     listed = ", ".join(printable(str(folder)) for folder in tried[:_LISTED])
-    more = f" and {len(tried) - _LISTED} folders near them" if len(tried) > _LISTED else ""
+    more = (
+        f" and {counted(len(tried) - _LISTED, 'folder')} near them" if len(tried) > _LISTED else ""
+    )
     return PackError(
         f"{file}: its images (the first is {printable(first)}) are in none of {listed}{more}; "
         f"{remedy or 'name their folder with --image-root'}"

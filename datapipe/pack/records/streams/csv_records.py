@@ -15,6 +15,7 @@ from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.images.fields import is_image
 from datapipe.pack.records.streams.text_file import CONVERT, is_utf8
+from datapipe.report.table import counted
 
 _LARGEST_FIELD = 1 << 26
 _NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
@@ -98,5 +99,5 @@ def _fault(row: list[str], columns: int) -> str:
     if not is_utf8(joined):
         return f"row is not UTF-8; {CONVERT}"
     if row and len(row) != columns:
-        return f"row has {len(row)} fields where the header has {columns}"
+        return f"row has {counted(len(row), 'field')} where the header has {columns}"
     return ""

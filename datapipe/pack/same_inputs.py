@@ -29,6 +29,7 @@ from datapipe.pack.input.raw_sample import (
     has_video,
 )
 from datapipe.pack.input.texts import read_caption, read_record
+from datapipe.report.table import counted
 
 
 class _Packed(NamedTuple):
@@ -40,10 +41,10 @@ class _Packed(NamedTuple):
 def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
     """Refuse to continue from raw data that is not what the output was made from."""
     if (inputs.number, inputs.digest) != (number, digest):
+        now = "others" if inputs.number == number else f"{inputs.number:,}"
         raise PackError(
-            f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "
-            f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
-            "or the raw data as it was"
+            f"{out}: the raw data is not what this was packed from ({counted(number, 'input')} "
+            f"then, now {now}); give a new folder, or the raw data as it was"
         )
 
 

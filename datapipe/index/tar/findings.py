@@ -14,8 +14,8 @@ _KINDS = 20  # of reasons that are written out
 def said_of_repeats(sources: Sequence[str]) -> str:
     """Return the line about samples whose key their tar holds before them."""
     return (
-        f"{len(sources):,} samples have the key of an earlier one in their tar, for example "
-        f"{sources[0]}; each is a separate sample, as in WebDataset"
+        f"{counted(len(sources), 'sample')} with the key of an earlier one in the same tar, for "
+        f"example {sources[0]}; each is a separate sample, as in WebDataset"
     )
 
 

@@ -19,6 +19,14 @@ def loss_of(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     return loss
 
 
+def fails(name: str) -> list[pytest.MarkDecorator]:
+    """Return the mark of a model that transformers 5.24.0 cannot run.
+
+    The whole model of Llama 4 asks for `image_outputs`, which the result of its text model lacks.
+    """
+    return [pytest.mark.xfail(raises=AttributeError, strict=True)] * (name == "llama4")
+
+
 @torch.no_grad()
 def losses_alone(model: Any, batches: Batches) -> dict[str, float]:
     """Return the summed loss of each sample by its key, from batches of one sample."""

@@ -10,13 +10,13 @@ from torch.nn.functional import pad
 from transformers.models.lfm2 import modeling_lfm2
 
 from .conftest import loader_of
-from .losses import META, assert_losses, loss_of, losses_alone
+from .losses import META, assert_losses, fails, loss_of, losses_alone
 from .tiny import TINY
 
 PADDED = [{"batch_size": 4}, {"max_tokens": 400}]
 PACKED = [{"pack": 400}, {"pack": 400, "batch_size": 2}]
 CASES = [
-    pytest.param(name, attention, options, id=f"{name}-{attention}-{options}")
+    pytest.param(name, attention, options, id=f"{name}-{attention}-{options}", marks=fails(name))
     for name, tiny in TINY.items()
     for attention in ("sdpa", "eager")
     for options in PADDED

@@ -58,6 +58,11 @@ def own_flag(
     return Flag(name=name, kind=kind, default=default, help=help, parse=parse)
 
 
+def joined(given: list[str] | None, option: str = "") -> str | None:
+    """Return the values of an option that may be given several times as one."""
+    return ",".join(given) if given else None
+
+
 def flag_of(
     owner: Callable[..., Any], field: str, name: str = "", help: str = "", **changes: Any
 ) -> Flag:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import datapipe
+from datapipe.cli.fields import joined
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ENGINE_FLAGS, FIELDS, SIDECARS, AsJson, Template, Tokenizer
 from datapipe.cli.output import print_table
@@ -47,8 +48,9 @@ def index(
         bool, typer.Option("--force", help="Rebuild an index that exists already.")
     ] = False,
     ignore: Annotated[
-        str, typer.Option(help="Leave out members, such as '*.mp4' or '*.seg.png,*.depth.png'.")
-    ] = "",
+        list[str] | None,
+        typer.Option(help="Leave out members, such as '*.mp4' or '*.seg.png,*.depth.png'."),
+    ] = None,
     tokenizer: Tokenizer = None,
     template: Template = None,
     as_json: AsJson = False,
@@ -84,7 +86,7 @@ def index(
         manifest = packed
         write_sidecars(Path(shards), manifest, kinds)
     else:
-        manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
+        manifest = datapipe.index_shards(shards, force=force, ignore=joined(ignore) or ())
         tars = tars_at(shards)
         if force and (others := sorted({*present_sidecars(tars.folder)} - {*kinds})):
             told = "sidecars in %s may describe the tars as they were; --sidecars %s rewrites them"

@@ -12,7 +12,7 @@ import typer
 
 import datapipe
 from datapipe.cli import options as shared
-from datapipe.cli.fields import flags_of, own_flag
+from datapipe.cli.fields import flags_of, joined, own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.output import print_rejects, print_table, print_written, report_rows, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
@@ -37,7 +37,12 @@ _FLAGS = (
     own_flag("image_column", "Column of a table that holds images or their paths."),
     own_flag("text_column", "Column of a table that holds the text."),
     own_flag("include", "Only files of records that match, such as 'data/train-*'."),
-    own_flag("ignore", "Leave out files and members of tars: '*.mp4' or '*.seg.png,*_mask.png'."),
+    own_flag(
+        "ignore",
+        "Leave out files and members of tars: '*.mp4' or '*.seg.png,*_mask.png'.",
+        list[str],
+        parse=joined,
+    ),
     own_flag(
         "captions", "Several captions of an image: all (a sample for each; default), first, join."
     ),
@@ -49,6 +54,8 @@ _FLAGS = (
         "map",
         "Meaning of fields: 'user=question,assistant=answer,image=img_path'; targets are "
         "image, video, user, assistant, system, tool, messages and caption.",
+        list[str],
+        parse=joined,
     ),
     own_flag("workers", "Processes that read and check; default one per CPU.", int),
     *shared.ENGINE_FLAGS,

@@ -203,10 +203,10 @@ def anyres_tokens(
     """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
     A tile has `(tile // patch) ** 2` features, both sides in pixels; `patch` is that of a token. A
-    model drops the rows or
-    columns of features that are in the padding, and ends each row that is left with one token more
-    (`image_newline`). With `most`, it scales what is left down to about so many tiles, if it is
-    more than 1.1 times as long and as wide: `LlavaOnevisionProcessor._get_unpadded_features`.
+    model drops the rows or columns of features that are in the padding, and ends each row that is
+    left with one token more (`image_newline`). With `most`, it scales what is left down to about so
+    many tiles, if it is more than 1.1 times as long and as wide:
+    `LlavaOnevisionProcessor._get_unpadded_features`.
     """
     side = tile // patch
     across, down = best_grid(widths, heights, grids=grids)

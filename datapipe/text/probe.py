@@ -199,7 +199,7 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
                     "token that ends a turn inside of that part"
                 )
         return None
-    after = layout.write(_TURNS).rpartition(_SAID)[2]
+    before, _, after = layout.write(_TURNS).rpartition(_SAID)
     last = _first_token(after, guard)
     if last is None:
         logger.warning(
@@ -214,7 +214,9 @@ def _find_turn_end(layout: TurnLayout, guard: ReservedTokens) -> re.Pattern[str]
         # Cohere's end in two: `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`.
         texts = after.lstrip(), between.lstrip()
         while more := guard.find(texts[0][len(last) :]):
-            if not all(text.startswith(last + more) for text in texts):
+            # Some templates always begin an answer at the end.
+            begins = more in before.rpartition(_ASKED)[2].lstrip().removeprefix(more)
+            if begins or not all(text.startswith(last + more) for text in texts):
                 break
             last += more
         ends = {last}

@@ -213,6 +213,15 @@ def test_pixels_of_any_strides_are_the_same_image(name):
         assert torch.equal(out, expected)
 
 
+def test_a_line_is_refused_where_a_row_has_no_room_for_all_of_it():
+    options = {"size": 16, "patch": 8, "min_pixels": 256, "max_pixels": 1024, "tiles": 3}
+    spec = ImageSpec(resize="naflex", thumbnail=False, **options)
+    pixels, _, _ = place(spec, gradient(900, 8))  # each tile is a third
+    assert pixels.shape == (3, 16, 192)
+    with pytest.raises(DecodeError, match="become 42 patches, and resize='naflex' has room for 16"):
+        place(dataclasses.replace(spec, thumbnail=True), gradient(900, 8))
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_scaled_decoding_reads_less_and_shows_the_same(name, encode):
     photograph = photo("astronaut.png").resize((1000, 800), Image.Resampling.BICUBIC)

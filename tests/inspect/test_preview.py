@@ -162,6 +162,15 @@ def test_tokens_are_those_of_the_batch(pack, shards, tokenizer, content):
         assert kept.endswith("ser\nSure?") or removed
 
 
+def test_the_first_tokens_are_shown_of_an_image_with_more(shards, tokenizer, content):
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=5000)
+    page = content(shards, samples=1, batch_size=1, text=text, image=FORMS["stretch"])
+    (shown,) = samples_of(page)[0]["tokens"]
+    *before, (image, _) = shown["pieces"]
+    assert "".join(piece for piece, _ in before) == "<|im_start|>user\n"
+    assert (image, shown["shown"]) == ("4,090", 4096)
+
+
 def test_a_step_of_a_rank_is_the_one_that_training_takes(shards, content):
     options = {"batch_size": 1, "image": FORMS["stretch"], "seed": 3}
     page = content(shards, step=2, rank=1, world_size=2, epoch=1, samples=1, **options)

@@ -29,6 +29,8 @@ TRIM = chatml("m.content.strip()")
 STRIP = chatml("m.content.split('</think>')[-1].strip()")
 UPPER = chatml("m.content | upper")
 QWEN3_WITHOUT_PROMPT = QWEN3[: QWEN3.index("{%- if add_generation_prompt")]
+# Nothing stands between turns, and the beginning of an answer stands at the end.
+ALWAYS_PROMPTS = COPY.replace("|>\n'", "|>'") + "{{ '<|im_start|>assistant\n' }}"
 GENERATION = template("chatml-generation")
 DEEPSEEK = template("deepseek-r1")  # the prompt begins the reasoning that is taken out of answers
 GLM = template("glm-4.5")  # each answer has its reasoning, or a sign that there is none, and no end
@@ -54,6 +56,7 @@ ENDED = "Because.<|im_end|>So.<|im_end|>"
         (STRIP, FIRST_THINKS, ENDED),
         (STRIP, TOOL, "call<|im_end|>So.<|im_end|>"),
         (UPPER, PLAIN, ENDED.upper().replace("IM_END", "im_end")),
+        (ALWAYS_PROMPTS, PLAIN, ENDED),
         (GENERATION, PLAIN, ENDED),
         (GENERATION, THINKS, ENDED),
     ],

@@ -87,8 +87,9 @@ class NaflexTransform(SizedTransform):
 
     def place(self, image: Decoded, out: Values, draw: Draw | None = None) -> Placement:
         size = one(image.width, image.height)
-        self._check_line(image)
         (tiles,), (whole,) = self._parts(*size)
+        if whole:
+            self._check_line(image)
         check_rows(image, out, (tiles + whole, *self._row))
         placed = []
         if tiles:

@@ -218,7 +218,7 @@ def _pieces(encoder: TextEncoder, text: Expanded, kept: int) -> list[tuple[str, 
     while at < len(ids):
         bits = CUT if at >= kept else 0
         if ids[at] in (encoder.image_id, encoder.video_id):
-            end = len(ids) if bits else kept
+            end = len(ids) if bits else min(kept, len(ids))
             stop = next((n for n in range(at, end) if ids[n] != ids[at]), end)
             pieces.append((f"{stop - at:,}", bits | IMAGE))
         else:

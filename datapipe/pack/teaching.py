@@ -35,7 +35,7 @@ from datapipe.text.messages import (
 )
 from datapipe.text.preference import ANSWERS
 from datapipe.text.sample_text import as_record, parse_json, raw_text
-from datapipe.text.videos import VIDEO_FIELD, VIDEO_PLACE, Video, write_videos
+from datapipe.text.videos import VIDEO_PLACE, Video, with_frames
 
 _RARE = 0.01  # share of samples up to which a report does not warn
 _FIELDS = 12
@@ -267,7 +267,7 @@ def show(
         if not videos:
             unread = [at for at, picture in enumerate(pictures) if isinstance(picture, RawVideo)]
             videos = [Video("", at, (0.0,), 0.0, 0.0) for at in unread]
-        record = {**(marked or {}), VIDEO_FIELD: write_videos(videos)}
+        record = with_frames(marked, videos)
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = _shown_turns(SampleText(caption, record, images))

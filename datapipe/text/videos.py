@@ -109,6 +109,18 @@ def write_videos(videos: Sequence[Video]) -> list[dict[str, Any]]:
     return [{**video._asdict(), "times": list(video.times)} for video in videos]
 
 
+def with_frames(record: Any, videos: Sequence[Video]) -> dict[str, Any]:
+    """Return a record with the frames of its videos; `DecodeError` if it is no object.
+
+    Examples:
+        >>> with_frames({"id": 7}, [])
+        {'id': 7, 'video_frames': []}
+    """
+    if not isinstance(record, Mapping | None):
+        raise DecodeError("its JSON is no object that times of frames could go into")
+    return {**(record or {}), VIDEO_FIELD: write_videos(videos)}
+
+
 def is_kept(ranks: Int64, frames: Int64, most: int) -> Bools:
     """Return which frames stay of videos with so many, if at most `most` do: bool [n].
 

@@ -102,7 +102,8 @@ def group_members(members: Iterable[TarMember], unread: Iterable[tuple[str, str]
     links = (split_name(name) for name, _ in unread if is_image_name(name))
     lost = dict(filter(None, links))
     kept = []
-    for group in samples:
+    # A repeated pack knows its inputs by a digest, which depends on this order.
+    for group in sorted(samples, key=lambda group: group.key not in lost):
         if group.key in lost:
             reason = f"`{lost[group.key]}`, an image of its sample, cannot be read"
         elif _is_several(group):

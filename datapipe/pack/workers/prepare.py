@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -43,7 +43,7 @@ from datapipe.pack.workers.library_messages import LibraryMessages
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
 from datapipe.text.sample_text import encode, raw_text, sample_text
-from datapipe.text.videos import VIDEO_FIELD, Video, frame_extension, write_videos
+from datapipe.text.videos import Video, frame_extension, with_frames
 
 Check = Literal["decode", "header"]
 Pages = Literal["first", "all"]
@@ -171,9 +171,7 @@ class _Sample:
             if second and second != caption.strip():
                 beside = "another text in the JSON beside their caption"
         if self.videos:
-            if not isinstance(record, Mapping | None):
-                raise DecodeError("its JSON is no object that times of frames could go into")
-            record = {**(record or {}), VIDEO_FIELD: write_videos(self.videos)}
+            record = with_frames(record, self.videos)
             content = encode(dump(record))
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))

@@ -98,10 +98,10 @@ def llama4_sizes(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Canvas of an image, and the size of the image in it, as in `_preprocess` of Llama 4."""
     grids = torch.tensor(find_supported_resolutions(most, SizeDict(height=tile, width=tile)))
-    canvas = get_best_fit((height, width), grids)
-    limits = min(max(height, tile), canvas[0]), min(max(width, tile), canvas[1])
-    fitted = get_max_res_without_distortion((height, width), limits)
-    return tuple(canvas.tolist()), tuple(max(int(side), 1) for side in fitted)
+    down, across = map(int, get_best_fit((height, width), grids))
+    limits = min(max(height, tile), down), min(max(width, tile), across)
+    high, wide = map(int, get_max_res_without_distortion((height, width), limits))
+    return (down, across), (max(high, 1), max(wide, 1))
 
 
 @contextmanager

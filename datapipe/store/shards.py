@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from io import FileIO
 from pathlib import Path
 
 from datapipe.errors import StoreError
@@ -52,7 +53,7 @@ class ShardStore(Store):
         self._opened.cache_clear()
 
     def _pread(self, file: _ShardFile, shard: int, offset: int, size: int) -> bytes:
-        descriptor = file.descriptor
+        descriptor = file.fileno()
         try:
             data = os.pread(descriptor, size, offset)
             while len(data) < size:  # one read brings at most 2 GiB
@@ -73,20 +74,19 @@ class ShardStore(Store):
         return data
 
 
-class _ShardFile:
-    """A file that is closed when the cache and the last reader have dropped it."""
+class _ShardFile(FileIO):
+    """A file that is closed when the cache and the last reader have dropped it.
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    Nothing in Python closes it: an interrupt that comes in a destructor is lost.
+    """
 
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    __del__ = FileIO.close
 
 
 def _open_shard(folder: Path, names: Sequence[str], shard: int) -> _ShardFile:
     path = folder / names[shard]
     try:
-        return _ShardFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return _ShardFile(path)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened: {error.strerror}; it was there when the dataset was opened"

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -73,6 +74,17 @@ def test_an_eighth_of_the_files_that_the_process_may_open_is_open(folder):
         assert open_files(folder) == most
         store.close()
         assert open_files(folder) == 0
+
+
+def test_no_destructor_in_python_closes_files_as_it_would_lose_an_interrupt(store, folder):
+    called = []
+    store.read(3, [member(0, 10)])
+    assert open_files(folder) == 1
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: event == "call" and called.append(frame.f_code.co_name))
+    store.close()
+    sys.setprofile(before)
+    assert (called, open_files(folder)) == (["close"], 0)
 
 
 def test_workers_that_open_one_shard_at_once_share_it(store, folder):

@@ -96,7 +96,8 @@ def check(case, model, samples, shards):
         if not sample.images:
             continue
         for name in FACTS:
-            if name in expected:
+            # Models of tiles of one size take the mask as all ones where there is none.
+            if name in expected and not (spec.longest and name == "pixel_attention_mask"):
                 assert batch[name].tolist() == np.asarray(expected[name]).tolist()
         pixels = expected["pixel_values"]
         if torch.is_tensor(pixels[0]) and pixels[0].ndim == 4:  # tiles of each image, not padded

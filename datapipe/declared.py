@@ -186,8 +186,8 @@ def shorten(value: object) -> str:
 @cache
 def _rules_of(declared: Any) -> dict[str, _Rule]:
     """Return a rule for each annotated argument of a function, or each field of a dataclass."""
-    rules = {name: _rule(hint) for name, hint in declared_types(declared).items()}
-    return {name: rule for name, rule in rules.items() if rule is not None}
+    hints = declared_types(declared).items()
+    return {name: rule for name, hint in hints if (rule := _rule(hint)) is not None}
 
 
 def declared_types(declared: Any) -> dict[str, Any]:
@@ -240,8 +240,7 @@ def _annotated(rule: _Rule | None, metadata: Iterable[Any]) -> _Rule:
 
 def _union(hints: Collection[Any]) -> _Rule | None:
     if os.PathLike[str] in hints:
-        paths = (os.PathLike if hint in (str, os.PathLike[str]) else hint for hint in hints)
-        hints = dict.fromkeys(paths)
+        hints = dict.fromkeys(os.PathLike if h in (str, os.PathLike[str]) else h for h in hints)
     found = [_rule(hint) for hint in hints]
     rules = [rule for rule in found if rule is not None]
     if len(rules) < len(found):
@@ -320,13 +319,12 @@ def _tuple(args: tuple[Any, ...]) -> _Rule:
 
 
 def _several(kind: Any, rule: _Rule | None) -> _Rule:
-    is_sized = kind is not collections.abc.Iterable
-
     def take(value: Any) -> Any:
         has = partial(hasattr, type(value))
         if isinstance(value, str | bytes | bytearray | Mapping) or _ndim(value) == 0:
             raise Refused
-        if not (has("__iter__") or has("__getitem__")) or (is_sized and not has("__len__")):
+        listed = has("__iter__") or has("__getitem__")
+        if not listed or (kind is not collections.abc.Iterable and not has("__len__")):
             raise Refused
         if rule is None:
             return value

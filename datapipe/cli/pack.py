@@ -22,6 +22,7 @@ from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import local_path
+from datapipe.report.table import counted
 from datapipe.workers.engine import EngineSpec
 
 _JSON_KEYS = (
@@ -130,24 +131,23 @@ def pack(
             "with a tokenizer counts"
         )
     report = pack_dataset(raw, out, **options)
-    counted = None
+    tokens = None
     if encoder and not dry_run:
         # Nodes that need a runtime_env may lack the tokenizer's packages too.
         place = {} if "runtime_env" in options else engine
-        counted = count(Path(report.output), encoder, options.get("workers"), **place)
+        tokens = count(Path(report.output), encoder, options.get("workers"), **place)
     if as_json:
-        tokens = {"tokens": asdict(counted[1])} if counted else {}
+        of_texts = {"tokens": asdict(tokens[1])} if tokens else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}
-        print(json.dumps({key: getattr(report, key) for key in _JSON_KEYS} | taught | tokens))
+        print(json.dumps({key: getattr(report, key) for key in _JSON_KEYS} | taught | of_texts))
     else:
-        _print_report(report, token_rows(counted[1]) if counted else {})
-        if counted:
-            print_failures(counted[0])
+        _print_report(report, token_rows(tokens[1]) if tokens else {})
+        if tokens:
+            print_failures(tokens[0])
     if report.lost:
-        inputs = "input" if report.lost == 1 else "inputs"
         print(
-            f"Error: {report.lost:,} {inputs} rejected because a node failed, not for "
-            "the content; to pack them, repair the nodes and pack to a new folder",
+            f"Error: {counted(report.lost, 'input')} rejected because a node failed, not for the "
+            "content; to pack them, repair the nodes and pack to a new folder",
             file=sys.stderr,
         )
         raise typer.Exit(1)

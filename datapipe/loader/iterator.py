@@ -93,7 +93,7 @@ class LoaderIterator(Iterator[Batch]):
             batch = self._timed("collate", _repeat_images, batch)
         self.on_batch(job)
         if self.meter is not None:
-            # Neither repeats in the last step nor samples that were skipped are of use.
+            # Training uses neither repeats in the last step nor skipped samples.
             valid = job.step.share.valid
             samples = int(valid.sum()) - sum(bool(valid[slot]) for slot in job.errors)
             self.meter.give(asked=asked, finished=job.finished, samples=samples)

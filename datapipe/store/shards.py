@@ -77,7 +77,7 @@ class ShardStore(Store):
 class _ShardFile(FileIO):
     """A file that is closed when the cache and the last reader have dropped it.
 
-    Nothing in Python closes it: an interrupt that comes in a destructor is lost.
+    Its destructor is C: Python drops an interrupt that comes while one of its own runs.
     """
 
     __del__ = FileIO.close

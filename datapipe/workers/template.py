@@ -221,8 +221,8 @@ def serve(descriptor: int) -> None:
                     importlib.import_module(module)
         elif request.kind == _FORK:
             with suppress(OSError):  # the parent sees that the worker's socket is closed
-                # Python 3.12 warns of threads; those here are jemalloc's and OpenBLAS's, which
-                # know of forks.
+                # Python 3.12 warns of threads. Those here are jemalloc's and OpenBLAS's, which
+                # handle forks.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process = os.fork()

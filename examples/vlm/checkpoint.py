@@ -99,7 +99,7 @@ def load(path: Path, run: Run) -> None:
                 f"{value!r}; give the same options, or start again without --resume"
             )
     if "resident" in content["loader"] and "resident" not in run.loader.state_dict():
-        raise ValueError(f"{path} is of a run with --resident; give it here too")
+        raise ValueError(f"{path} was written with --resident; give it here too")
     model, optimizer, ranks = run.model, run.optimizer, run.ranks
     numbers = {name: number for number, name in enumerate(learnt(model, optimizer))}
     states: dict[int, dict[str, Any]] = {}

@@ -82,7 +82,7 @@ def test_a_checkpoint_of_another_model_is_refused(shards, tmp_path):
     with pytest.raises(ValueError, match=r"a run without --resident; leave it out here too"):
         fit(shards, *PACKED, *resident, "--steps", 2, "--resume", file)
     fit(shards, *PACKED, *resident, "--steps", 1, "--save", tmp_path / "resident.pt")
-    with pytest.raises(ValueError, match=r"resident.pt is of a run with --resident; give it here"):
+    with pytest.raises(ValueError, match=r"resident.pt was written with --resident; give it here"):
         fit(shards, *PACKED, "--steps", 2, "--resume", tmp_path / "resident.pt")
     content = torch.load(file, weights_only=True)
     torch.save(content | {"version": 1}, file)

@@ -31,7 +31,7 @@ class ImageTransform(ABC):
     """
 
     padded: ClassVar[bool] = False  # rows have padding, of zeros after normalisation
-    facts_of_rows: ClassVar[bool] = False  # `facts` are of each row, and not of each image
+    facts_of_rows: ClassVar[bool] = False  # `facts` describe rows instead of images
     nested: ClassVar[bool] = False  # an axis of length 1 is in front; rows of zeros are padding
 
     def __init__(self, spec: ImageSpec) -> None:

@@ -23,7 +23,7 @@ class NaflexTransform(SizedTransform):
 
     A row is an image near its own size. A large one is cut into tiles, row by row, and its
     thumbnail is such an image. Patches are row by row, and the values of a patch in the order row,
-    column, channel: that of `Lfm2VlImageProcessor`. `facts` are of rows: `pixel_attention_mask`,
+    column, channel: that of `Lfm2VlImageProcessor`. `facts` describe rows: `pixel_attention_mask`,
     int32 [rows, patches], 1 at patches, and `spatial_shapes`, int64 [rows, 2], patches down and
     across.
     """

@@ -293,7 +293,10 @@ class DevicePrefetcher:
         done = normalize_batch(parts, self._mean_std, self._dtype, channels_last=last)
         done = done if images else done.view(pixels.shape)
         if self._padded and isinstance(shown, Tensor):
-            zero_outside(done, shown) if images else done.mul_(shown[..., None])
+            if images:
+                zero_outside(done, shown)
+            else:
+                done.mul_(shown[..., None])
         if blank is not None:
             done.masked_fill_(blank.view(-1, *(1 for _ in done.shape[1:])), value)
         return done

@@ -83,7 +83,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
         raise DecodeError("record has images both in its messages and beside them")
     if in_parts and unfilled:
         raise DecodeError(
-            f"{counted(len(in_parts), 'part')} with an own image, {len(unfilled):,} without"
+            f"{counted(len(in_parts), 'part')} with an image, {len(unfilled):,} without"
         )
     for number, part in enumerate(unfilled):
         if isinstance(part.get("index"), int) and part["index"] != number:

@@ -64,12 +64,12 @@ def test_a_url_is_packed_to_once(run, read, tmp_path, make_folder):
 
 def test_lists_may_be_given_in_parts(run, tmp_path, make_folder, members):
     raw = make_folder(tmp_path / "raw", 3)
-    rows = [{"pic": f"{path.name}", "said": path.stem} for path in sorted(raw.glob("*.jpg"))]
+    rows = [{"pic": path.name, "said": path.stem} for path in sorted(raw.glob("*.jpg"))]
     (raw / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    parts = ("--map", "image=pic", "--map", "caption=said")
+    parts = ("--map", "caption=said", "--map", "image=pic")
     assert run("pack", raw / "t.jsonl", tmp_path / "out", *parts).exit_code == 0
-    texts = [sample["txt"].decode() for sample in members(tmp_path / "out").values()]
-    assert texts == [row["said"] for row in rows]
+    packed = [(s["jpg"], s["txt"].decode()) for s in members(tmp_path / "out").values()]
+    assert packed == [((raw / row["pic"]).read_bytes(), row["said"]) for row in rows]
 
 
 def test_options_reach_the_pack(run, tmp_path, make_llava, members):
